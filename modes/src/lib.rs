@@ -1,0 +1,8 @@
+//! What happens to a packet's bytes: views of the wire formats, checksums, and the forwarding methods.
+//!
+//! No IO, no clock, no state: a frame goes in, a changed frame or a new one comes out.
+#![forbid(unsafe_code)]
+
+mod addr;
+pub use addr::{Addr, Family};
+pub mod packet;

@@ -1,0 +1,15 @@
+//! The director: a user-space Linux Virtual Server.
+//!
+//! The core ([`engine`], [`conn`], [`service`], [`route`]) is deterministic: frames and the time go in, verdicts come
+//! out; it does no IO and reads no clock. [`io`] holds the ports under it, [`control`] what configures it.
+#![deny(unsafe_code)]
+
+pub mod conn;
+pub mod control;
+pub mod engine;
+pub mod io;
+#[allow(unsafe_code)]
+pub mod mem;
+pub mod route;
+pub mod service;
+pub mod time;

@@ -1,0 +1,5 @@
+//! `lvsd`: the director's daemon.
+fn main() {
+    eprintln!("lvsd: nothing to run yet");
+    std::process::exit(2);
+}
