@@ -1,6 +1,32 @@
-//! Frame and time in, verdict out.
+//! Frame and time in, verdict out: the director's data path, deterministic and without IO.
+//!
+//! [`Worker::batch`](handler::FrameHandler::batch) takes up to 64 frames in three passes, so that table look-ups overlap: parse all
+//! (and prefetch the index), prefetch the entries, then judge each. What a packet meets, in the order of cost:
+//!
+//! 1. a known connection: a few loads, no lock ([`crate::conn`]);
+//! 2. a known connection whose cached next hop is stale: one route look-up under a read lock;
+//! 3. a new connection: the service's lock, held while its server is chosen and its entry made.
+#![forbid(unsafe_code)]
 
+mod admin;
+mod answer;
+mod director;
+mod forward;
 mod frame;
+mod handler;
+mod pending;
 mod reason;
+mod schedule;
+pub mod tcp;
+mod worker;
+
+pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls};
 pub use frame::{Frame, Gso, Out, RxChecksum, Verdict};
-pub use reason::Reason;
+pub use handler::FrameHandler;
+pub use reason::{Count, Counters, Reason};
+pub use worker::Worker;
+
+/// Entry flag of a template: a connection that it led to was established.
+const FLAG_ASSURED: u32 = 1;
+
+use modes::packet::proto::{TCP as PROTO_TCP, UDP as PROTO_UDP};

@@ -1,0 +1,384 @@
+//! The director as the control plane's backend: services and destinations as IPVS administers them.
+
+use std::net::IpAddr;
+use std::sync::atomic::Ordering::*;
+use std::sync::{Arc, MutexGuard};
+
+use ipvs_netlink::{
+    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, FwdMethod, Info, SVC_F_HASHED,
+    SVC_F_PERSISTENT, SVC_F_SCHED1, SVC_F_SCHED2, Service as Config, ServiceEntry, ServiceKey, Stats, Sysctl,
+    TIMEOUT_MAX, Timeouts, check_dest, check_service,
+};
+use modes::{Addr, Family};
+use schedulers::Scheduler;
+
+use super::director::Director;
+use super::reason::{Count, Reason};
+use super::tcp::State;
+use crate::conn::Conn;
+use crate::service::{DestSlot, Inner, RawStats, ServerList, Service};
+use crate::time::TICK_SHIFT;
+
+/// IPVS's version, 1.2.1, as it answers `GET_INFO`.
+const IPVS_VERSION: u32 = 0x01_02_01;
+/// What IPVS answers as the size of its connection hash table by default; scripts compare the header line.
+const CONN_TAB_SIZE: u32 = 4096;
+
+fn stats(raw: RawStats, rates: RawStats) -> Stats {
+    Stats {
+        conns: raw.conns,
+        in_pkts: raw.in_pkts,
+        out_pkts: raw.out_pkts,
+        in_bytes: raw.in_bytes,
+        out_bytes: raw.out_bytes,
+        cps: rates.conns,
+        in_pps: rates.in_pkts,
+        out_pps: rates.out_pkts,
+        in_bps: rates.in_bytes,
+        out_bps: rates.out_bytes,
+    }
+}
+
+fn weight(dest: &Dest) -> u32 {
+    u32::try_from(dest.weight).unwrap_or(0)
+}
+
+impl Director {
+    fn admin(&self) -> MutexGuard<'_, ()> {
+        self.admin.lock().unwrap_or_else(|e| e.into_inner())
+    }
+
+    fn find(&self, key: &ServiceKey) -> Result<Arc<Service>, Errno> {
+        self.services.get(key).ok_or(Errno::ESRCH)
+    }
+
+    fn scheduler(&self, config: &Config, slots: &[DestSlot]) -> Result<Box<dyn Scheduler>, Errno> {
+        let options = schedulers::Options {
+            fallback: config.flags & SVC_F_SCHED1 != 0,
+            port: config.flags & SVC_F_SCHED2 != 0,
+            table_size: None,
+        };
+        schedulers::create(&config.scheduler, &options, &ServerList { slots, dests: &self.dests })
+            .map_err(|_| Errno::ENOENT)
+    }
+
+    fn service_entry(&self, service: &Service) -> ServiceEntry {
+        let inner = service.lock();
+        let mut config = inner.config.clone();
+        config.flags |= SVC_F_HASHED;
+        let raw = inner.total(&self.dests).since(inner.zero);
+        ServiceEntry { service: config, stats: stats(raw, inner.rates.per_second()) }
+    }
+
+    fn dest_entry(&self, slot: &DestSlot) -> DestEntry {
+        let line = self.dests.line(slot.id);
+        let (active, inactive) = line.conns();
+        let (upper, lower) = line.thresholds();
+        let raw = self.dests.stats(slot.id).since(slot.zero);
+        let local = self.routes.is_local(slot.addr.into(), slot.addr.into());
+        DestEntry {
+            dest: Dest {
+                addr: slot.addr,
+                port: slot.port,
+                method: if local { FwdMethod::Local } else { line.method() },
+                weight: i32::try_from(line.weight()).unwrap_or(i32::MAX),
+                upper,
+                lower,
+                tunnel: slot.tunnel,
+            },
+            active,
+            inactive,
+            persistent: line.templates(),
+            stats: stats(raw, slot.rates.per_second()),
+        }
+    }
+
+    /// A line for a new destination, or the one that a removed destination of the same service left in use.
+    fn dest_slot(&self, key: &ServiceKey, dest: &Dest) -> Option<DestSlot> {
+        let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
+        let old = trash.remove(&(*key, dest.addr, dest.port));
+        drop(trash);
+        if let Some(mut slot) = old {
+            slot.joined = self.dests.stats(slot.id);
+            slot.tunnel = dest.tunnel;
+            return Some(slot);
+        }
+        let id = self.dests.allocate()?;
+        self.dests.line(id).set_end(dest.addr.into(), dest.addr.into(), dest.port);
+        let now = self.dests.stats(id);
+        Some(DestSlot {
+            id,
+            addr: dest.addr,
+            port: dest.port,
+            tunnel: dest.tunnel,
+            joined: now,
+            zero: now,
+            rates: Default::default(),
+        })
+    }
+
+    /// Takes destination `index` out of its service; its line stays while connections refer to it.
+    fn detach(&self, key: &ServiceKey, inner: &mut Inner, index: usize) {
+        let slot = inner.dests.remove(index);
+        self.dests.line(slot.id).set_available(false);
+        inner.retired = inner.retired.plus(self.dests.stats(slot.id).since(slot.joined));
+        let Inner { scheduler, dests, .. } = inner;
+        scheduler.removed(&ServerList { slots: dests, dests: &self.dests }, index);
+        let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
+        trash.insert((*key, slot.addr, slot.port), slot);
+    }
+
+    fn take_out(&self, service: &Service) {
+        self.services.remove(&service.key);
+        self.announce(&service.key, false);
+        let mut inner = service.lock();
+        while let Some(last) = inner.dests.len().checked_sub(1) {
+            self.detach(&service.key, &mut inner, last);
+        }
+    }
+
+    /// Every two seconds: the rates of all services and destinations. Holds each service's lock for its own only.
+    pub fn estimate(&self) {
+        for service in self.services.all() {
+            let mut inner = service.lock();
+            let total = inner.total(&self.dests);
+            inner.rates.update(total);
+            for slot in &mut inner.dests {
+                slot.rates.update(self.dests.stats(slot.id));
+            }
+        }
+        self.collect_trash();
+    }
+
+    fn conn_entry(&self, conn: &Conn<'_>) -> ConnEntry {
+        let family = conn.family();
+        let end = |(addr, port): (Addr, u16)| (addr.ip(family), port);
+        let now = self.now();
+        let deadline = (u64::from(conn.timeout())) << TICK_SHIFT;
+        let idle = u64::from(now.tick().since(conn.last_seen())) << TICK_SHIFT;
+        let state = if conn.is_template() { State::None } else { State::from_u8(conn.state()) };
+        ConnEntry {
+            protocol: conn.proto(),
+            client: end(conn.client()),
+            virt: end(conn.virt()),
+            dest: end(conn.real()),
+            state: if conn.is_template() && conn.flags() & super::FLAG_ASSURED != 0 {
+                "ASSURED".to_owned()
+            } else {
+                state.name().to_owned()
+            },
+            expires: u32::try_from(deadline.saturating_sub(idle) / 1_000_000_000).unwrap_or(u32::MAX),
+            flags: u32::from(conn.method()),
+        }
+    }
+}
+
+impl Backend for Director {
+    fn add_service(&self, service: &Config) -> Result<(), Errno> {
+        let _guard = self.admin();
+        if self.services.get(&service.key).is_some() {
+            return Err(Errno::EEXIST);
+        }
+        let scheduler = self.scheduler(service, &[])?;
+        if service.pe_name.is_some() {
+            return Err(Errno::ENOENT);
+        }
+        check_service(service)?;
+        let mut config = service.clone();
+        config.flags = service.flags & service.flags_mask & !SVC_F_HASHED;
+        config.flags_mask = !0;
+        self.services.insert(Service::new(config, scheduler));
+        self.announce(&service.key, true);
+        Ok(())
+    }
+
+    fn edit_service(&self, service: &Config) -> Result<(), Errno> {
+        let _guard = self.admin();
+        let old = self.find(&service.key)?;
+        let mut inner = old.lock();
+        let mut config = service.clone();
+        config.flags = (inner.config.flags & !service.flags_mask) | (service.flags & service.flags_mask);
+        config.flags &= !SVC_F_HASHED;
+        config.flags_mask = !0;
+        let flags = SVC_F_SCHED1 | SVC_F_SCHED2;
+        if config.scheduler != inner.config.scheduler || (config.flags ^ inner.config.flags) & flags != 0 {
+            let scheduler = self.scheduler(&config, &inner.dests)?;
+            check_service(service)?;
+            inner.scheduler = scheduler;
+        }
+        if service.pe_name.is_some() {
+            return Err(Errno::ENOENT);
+        }
+        check_service(service)?;
+        inner.config = config;
+        self.services.changed();
+        Ok(())
+    }
+
+    fn delete_service(&self, key: &ServiceKey) -> Result<(), Errno> {
+        let _guard = self.admin();
+        let service = self.find(key)?;
+        self.take_out(&service);
+        Ok(())
+    }
+
+    fn service(&self, key: &ServiceKey) -> Result<ServiceEntry, Errno> {
+        Ok(self.service_entry(&*self.find(key)?))
+    }
+
+    fn services(&self) -> Vec<ServiceEntry> {
+        self.services.all().iter().map(|s| self.service_entry(s)).collect()
+    }
+
+    fn add_dest(&self, key: &ServiceKey, dest: &Dest) -> Result<(), Errno> {
+        let _guard = self.admin();
+        let service = self.find(key)?;
+        check_dest(key, dest)?;
+        let mut inner = service.lock();
+        if inner.dests.iter().any(|d| d.addr == dest.addr && d.port == dest.port) {
+            return Err(Errno::EEXIST);
+        }
+        let slot = self.dest_slot(key, dest).ok_or(Errno::ENOMEM)?;
+        let line = self.dests.line(slot.id);
+        line.set_method(dest.method);
+        line.set_load(weight(dest), dest.upper, dest.lower);
+        line.set_available(true);
+        let Inner { scheduler, dests, .. } = &mut *inner;
+        dests.insert(0, slot);
+        scheduler.added(&ServerList { slots: dests, dests: &self.dests }, 0);
+        self.services.changed();
+        Ok(())
+    }
+
+    fn edit_dest(&self, key: &ServiceKey, dest: &Dest) -> Result<(), Errno> {
+        let _guard = self.admin();
+        let service = self.find(key)?;
+        check_dest(key, dest)?;
+        let mut inner = service.lock();
+        let Inner { scheduler, dests, .. } = &mut *inner;
+        let index =
+            dests.iter().position(|d| d.addr == dest.addr && d.port == dest.port).ok_or(Errno::ENOENT)?;
+        let line = self.dests.line(dests[index].id);
+        line.set_method(dest.method);
+        line.set_load(weight(dest), dest.upper, dest.lower);
+        dests[index].tunnel = dest.tunnel;
+        scheduler.changed(&ServerList { slots: dests, dests: &self.dests }, index);
+        self.services.changed();
+        Ok(())
+    }
+
+    fn delete_dest(&self, key: &ServiceKey, addr: IpAddr, port: u16) -> Result<(), Errno> {
+        let _guard = self.admin();
+        let service = self.find(key)?;
+        let mut inner = service.lock();
+        let index = inner.dests.iter().position(|d| d.addr == addr && d.port == port).ok_or(Errno::ENOENT)?;
+        self.detach(key, &mut inner, index);
+        self.services.changed();
+        Ok(())
+    }
+
+    fn dests(&self, key: &ServiceKey) -> Result<Vec<DestEntry>, Errno> {
+        let service = self.find(key)?;
+        let inner = service.lock();
+        Ok(inner.dests.iter().map(|d| self.dest_entry(d)).collect())
+    }
+
+    fn zero(&self, key: Option<&ServiceKey>) -> Result<(), Errno> {
+        let services = match key {
+            Some(key) => vec![self.find(key)?],
+            None => self.services.all(),
+        };
+        for service in services {
+            let mut inner = service.lock();
+            inner.zero = inner.total(&self.dests);
+            for slot in &mut inner.dests {
+                slot.zero = self.dests.stats(slot.id);
+            }
+        }
+        Ok(())
+    }
+
+    fn flush(&self) -> Result<(), Errno> {
+        let _guard = self.admin();
+        for service in self.services.all() {
+            self.take_out(&service);
+        }
+        Ok(())
+    }
+
+    fn timeouts(&self) -> Timeouts {
+        let t = &self.timeouts;
+        Timeouts { tcp: t.tcp.load(Acquire), tcp_fin: t.tcp_fin.load(Acquire), udp: t.udp.load(Acquire) }
+    }
+
+    fn set_timeouts(&self, new: Timeouts) -> Result<(), Errno> {
+        if [new.tcp, new.tcp_fin, new.udp].iter().any(|t| *t > TIMEOUT_MAX) {
+            return Err(Errno::EINVAL);
+        }
+        let t = &self.timeouts;
+        for (place, value) in [(&t.tcp, new.tcp), (&t.tcp_fin, new.tcp_fin), (&t.udp, new.udp)] {
+            if value != 0 {
+                place.store(value, Release);
+            }
+        }
+        self.services.changed();
+        Ok(())
+    }
+
+    fn info(&self) -> Info {
+        Info { version: IPVS_VERSION, conn_tab_size: CONN_TAB_SIZE }
+    }
+
+    fn conns(&self, cursor: u64, max: usize) -> (Vec<ConnEntry>, Option<u64>) {
+        let mut list = Vec::new();
+        let next = self.table.scan(cursor, max, &mut |conn| list.push(self.conn_entry(&conn)));
+        (list, next)
+    }
+
+    fn counters(&self) -> Vec<Counter> {
+        let sum = |f: &dyn Fn(&super::reason::Counters) -> u64| self.counters.iter().map(f).sum();
+        let counts = Count::ALL
+            .iter()
+            .map(|c| Counter { name: c.name().to_owned(), value: sum(&|w| w.counted(*c)) });
+        let drops = Reason::ALL
+            .iter()
+            .map(|r| Counter { name: r.name().to_owned(), value: sum(&|w| w.dropped(*r)) });
+        let gauges = [
+            ("connections_ipv4", self.table.len(Family::V4)),
+            ("connections_ipv6", self.table.len(Family::V6)),
+        ]
+        .map(|(name, n)| Counter { name: name.to_owned(), value: n as u64 });
+        counts.chain(drops).chain(gauges).collect()
+    }
+
+    fn sysctls(&self) -> Vec<Sysctl> {
+        self.sysctls
+            .each()
+            .into_iter()
+            .map(|(name, value, _)| Sysctl { name: name.to_owned(), value: value.load(Acquire).to_string() })
+            .collect()
+    }
+
+    fn set_sysctl(&self, name: &str, value: &str) -> Result<(), Errno> {
+        self.sysctls.set(name, value)?;
+        self.services.changed();
+        Ok(())
+    }
+
+    fn daemons(&self) -> Vec<Daemon> {
+        Vec::new()
+    }
+
+    fn start_daemon(&self, _: &Daemon) -> Result<(), Errno> {
+        Err(Errno::EOPNOTSUPP)
+    }
+
+    fn stop_daemon(&self, _: DaemonState) -> Result<(), Errno> {
+        Err(Errno::ESRCH)
+    }
+}
+
+/// Whether a service keeps its clients on their servers.
+pub(super) fn persistent(config: &Config) -> bool {
+    config.flags & SVC_F_PERSISTENT != 0
+}

@@ -1,0 +1,191 @@
+//! What all workers and the control plane share.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
+use std::sync::{Arc, Mutex, OnceLock};
+
+use ipvs_netlink::{Errno, ServiceKey};
+
+use super::reason::Counters;
+use super::tcp::{self, State};
+use crate::conn::ConnTable;
+use crate::route::Routes;
+use crate::service::{DestId, DestSlot, Dests, ServiceObserver, Services};
+use crate::time::{Now, ticks};
+
+/// The largest number of workers.
+pub const MAX_WORKERS: usize = 64;
+/// Destinations that fit, those with connections left over from a removal included.
+pub const MAX_DESTS: u32 = 1 << 16;
+
+/// The director's state, shared by its workers and the control plane.
+pub struct Director {
+    /// Connections.
+    pub table: ConnTable,
+    /// Destinations' lines.
+    pub dests: Dests,
+    /// Virtual services.
+    pub services: Services,
+    /// Next hops.
+    pub routes: Arc<Routes>,
+    /// Settings that `net.ipv4.vs.*` names.
+    pub sysctls: Sysctls,
+    pub(super) timeouts: Timeouts,
+    pub(super) counters: Vec<Counters>,
+    pub(super) observer: OnceLock<Box<dyn ServiceObserver>>,
+    /// Serialises changes of the configuration.
+    pub(super) admin: Mutex<()>,
+    pub(super) trash: Mutex<HashMap<(ServiceKey, IpAddr, u16), DestSlot>>,
+    pub(super) clock: AtomicU64,
+    pub(super) seed: u64,
+}
+
+impl std::fmt::Debug for Director {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Director").finish_non_exhaustive()
+    }
+}
+
+/// Seconds that `ipvsadm --set` sets.
+#[derive(Debug)]
+pub(super) struct Timeouts {
+    pub(super) tcp: AtomicU32,
+    pub(super) tcp_fin: AtomicU32,
+    pub(super) udp: AtomicU32,
+}
+
+impl Default for Timeouts {
+    fn default() -> Timeouts {
+        Timeouts { tcp: AtomicU32::new(900), tcp_fin: AtomicU32::new(120), udp: AtomicU32::new(300) }
+    }
+}
+
+/// The settings of `net.ipv4.vs.*` that the director acts on, with the kernel's names and defaults.
+#[derive(Debug)]
+pub struct Sysctls {
+    /// 0: a SYN never reschedules a known connection; bit 0: it does in TIME_WAIT and CLOSE; bit 1: also in FIN_WAIT
+    /// where the server's side is not seen.
+    pub conn_reuse_mode: AtomicU32,
+    /// 1: a packet of a connection whose server was removed ends the connection; 0: it is dropped.
+    pub expire_nodest_conn: AtomicU32,
+    /// 1: a persistence template whose server has weight 0 does not hold.
+    pub expire_quiescent_template: AtomicU32,
+}
+
+impl Default for Sysctls {
+    fn default() -> Sysctls {
+        Sysctls {
+            conn_reuse_mode: AtomicU32::new(1),
+            expire_nodest_conn: AtomicU32::new(0),
+            expire_quiescent_template: AtomicU32::new(0),
+        }
+    }
+}
+
+impl Sysctls {
+    /// Name, value and largest value of each.
+    pub(super) fn each(&self) -> [(&'static str, &AtomicU32, u32); 3] {
+        [
+            ("conn_reuse_mode", &self.conn_reuse_mode, 3),
+            ("expire_nodest_conn", &self.expire_nodest_conn, 1),
+            ("expire_quiescent_template", &self.expire_quiescent_template, 1),
+        ]
+    }
+
+    /// Sets one by name.
+    ///
+    /// # Errors
+    /// `ENOENT` for a name that is not known, `EINVAL` for a value out of range.
+    pub fn set(&self, name: &str, value: &str) -> Result<(), Errno> {
+        let (_, place, max) = self.each().into_iter().find(|s| s.0 == name).ok_or(Errno::ENOENT)?;
+        let value: u32 = value.trim().parse().map_err(|_| Errno::EINVAL)?;
+        if value > max {
+            return Err(Errno::EINVAL);
+        }
+        place.store(value, Release);
+        Ok(())
+    }
+}
+
+impl Director {
+    /// A director without services. `seed` feeds what has to differ between runs (IP identification); the table
+    /// carries its own key.
+    pub fn new(table: ConnTable, routes: Arc<Routes>, workers: usize, seed: u64) -> std::io::Result<Director> {
+        let workers = workers.clamp(1, MAX_WORKERS);
+        Ok(Director {
+            table,
+            dests: Dests::new(MAX_DESTS, workers)?,
+            services: Services::default(),
+            routes,
+            sysctls: Sysctls::default(),
+            timeouts: Timeouts::default(),
+            counters: (0..workers).map(|_| Counters::default()).collect(),
+            observer: OnceLock::new(),
+            admin: Mutex::new(()),
+            trash: Mutex::new(HashMap::new()),
+            clock: AtomicU64::new(0),
+            seed,
+        })
+    }
+
+    /// Who is to be told of services from now on. Only the first call counts; services that exist are told at once.
+    pub fn observe(&self, observer: Box<dyn ServiceObserver>) {
+        let _guard = self.admin.lock().unwrap_or_else(|e| e.into_inner());
+        if self.observer.set(observer).is_ok() {
+            for service in self.services.all() {
+                self.announce(&service.key, true);
+            }
+        }
+    }
+
+    pub(super) fn announce(&self, key: &ServiceKey, added: bool) {
+        let (Some(observer), ServiceKey::Addr { protocol, addr, port }) = (self.observer.get(), *key) else { return };
+        if added {
+            observer.service_added(addr.into(), protocol, addr, port);
+        } else {
+            observer.service_removed(addr.into(), protocol, addr, port);
+        }
+    }
+
+    /// How many workers there may be.
+    pub fn workers(&self) -> usize {
+        self.counters.len()
+    }
+
+    /// One worker's counters.
+    pub fn counters(&self, worker: usize) -> &Counters {
+        &self.counters[worker]
+    }
+
+    /// Ticks for which a connection in this state lives without a packet.
+    pub fn state_timeout(&self, state: State) -> u32 {
+        let t = &self.timeouts;
+        ticks(tcp::timeout(state, t.tcp.load(Relaxed), t.tcp_fin.load(Relaxed), t.udp.load(Relaxed)).into())
+    }
+
+    /// The latest time that any worker was given: what listings count from.
+    pub fn now(&self) -> Now {
+        Now(self.clock.load(Relaxed))
+    }
+
+    pub(super) fn note_time(&self, now: Now) {
+        self.clock.fetch_max(now.0, Relaxed);
+    }
+
+    /// Frees the lines of removed destinations that no entry refers to any more.
+    pub fn collect_trash(&self) {
+        let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
+        let done: Vec<DestId> = trash
+            .extract_if(|_, slot| {
+                let line = self.dests.line(slot.id);
+                !line.available() && line.refs() == 0
+            })
+            .map(|(_, slot)| slot.id)
+            .collect();
+        drop(trash);
+        for id in done {
+            self.dests.release(id);
+        }
+    }
+}

@@ -1,0 +1,323 @@
+//! One worker: judges frames in batches.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::sync::atomic::Ordering::*;
+
+use ipvs_netlink::FwdMethod;
+use modes::packet::{self, Fragment, Packet, ParseError, proto, tcp_flags};
+
+use super::answer::Bucket;
+use super::director::Director;
+use super::pending::Pending;
+use super::reason::{Count, Counters, Reason};
+use super::schedule::{Scheduled, Target, may_begin};
+use super::tcp::{self, State, View};
+use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, PROTO_UDP, Verdict};
+use crate::conn::{Conn, Direction, Expiry, Tuple};
+use crate::time::{Now, ticks};
+
+/// Frames judged together.
+pub const BATCH: usize = 64;
+/// Entries whose timers are looked at in one tick.
+const EXPIRE_BUDGET: usize = 4096;
+/// Time between two ticks while nothing presses.
+const IDLE_TICK_NS: u64 = 50_000_000;
+/// Time between two looks at next hops that frames wait for.
+const PENDING_TICK_NS: u64 = 5_000_000;
+/// Seconds that a template lives on while connections depend on it (IPVS).
+const TEMPLATE_EXTENSION_SECS: u64 = 60;
+
+/// A worker of the director. Every thread that receives frames owns one.
+pub struct Worker {
+    pub(super) director: Arc<Director>,
+    pub(super) index: usize,
+    pub(super) outbox: VecDeque<Out>,
+    pub(super) pending: Pending,
+    pub(super) icmp: Bucket,
+    pub(super) ip_id: u16,
+    parsed: Vec<Parsed>,
+}
+
+impl std::fmt::Debug for Worker {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Worker").field("index", &self.index).finish_non_exhaustive()
+    }
+}
+
+enum Parsed {
+    Judged(Verdict),
+    /// TCP or UDP with ports, and its tuple's hash.
+    Flow(Packet, u64),
+}
+
+fn tuple(p: &Packet) -> Tuple {
+    Tuple { family: p.family, proto: p.proto, src: p.src, dst: p.dst, sport: p.sport, dport: p.dport }
+}
+
+impl Worker {
+    /// Worker number `index` (below [`Director::workers`]; larger numbers wrap) of a director.
+    pub fn new(director: Arc<Director>, index: usize) -> Worker {
+        let index = index % director.workers();
+        let ip_id = (director.seed >> (index % 4 * 16)) as u16;
+        Worker {
+            director,
+            index,
+            outbox: VecDeque::new(),
+            pending: Pending::default(),
+            icmp: Bucket::default(),
+            ip_id,
+            parsed: Vec::with_capacity(BATCH),
+        }
+    }
+
+    pub(super) fn counters(&self) -> &Counters {
+        self.director.counters(self.index)
+    }
+
+    fn parse(&self, frame: &Frame<'_>) -> Parsed {
+        let bytes = frame.bytes();
+        let Some(to) = bytes.first_chunk::<6>() else {
+            return Parsed::Judged(Verdict::Drop(Reason::FrameTooShort));
+        };
+        if !self.director.routes.is_port_mac(frame.port, *to) {
+            return Parsed::Judged(Verdict::Pass);
+        }
+        let p = match packet::parse(bytes) {
+            Ok(p) => p,
+            Err(ParseError::NotIp) => return Parsed::Judged(Verdict::Pass),
+            Err(e) => return Parsed::Judged(Verdict::Drop(e.into())),
+        };
+        if p.fragment == Fragment::Later || (p.proto != PROTO_TCP && p.proto != PROTO_UDP) {
+            return Parsed::Judged(Verdict::Pass);
+        }
+        let hash = self.director.table.hash(&tuple(&p));
+        self.director.table.prefetch(p.family, hash);
+        Parsed::Flow(p, hash)
+    }
+
+    fn judge(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, hash: u64) -> Verdict {
+        let director = self.director.clone();
+        if p.fragment != Fragment::Whole {
+            let ours = director.services.find(p.family, p.proto, p.dst, p.dport).is_some();
+            return if ours { Verdict::Drop(Reason::Fragment) } else { Verdict::Pass };
+        }
+        match director.table.lookup(hash, &tuple(p)) {
+            Some((conn, Direction::In)) => self.inbound(now, frame, p, conn),
+            Some((conn, Direction::Out)) => self.outbound(now, frame, p, &conn),
+            None => self.first(now, frame, p),
+        }
+    }
+
+    /// A packet from the client of a known connection.
+    fn inbound(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, conn: Conn<'_>) -> Verdict {
+        let director = self.director.clone();
+        let line = director.dests.line(conn.dest());
+        let expire_nodest = director.sysctls.expire_nodest_conn.load(Relaxed) != 0;
+        if p.proto == PROTO_TCP && p.tcp_flags & tcp_flags::SYN != 0 {
+            let drained = expire_nodest && line.weight() == 0;
+            if drained || self.reusable(&conn) {
+                director.end(self.index, conn.id(), Count::ConnReused);
+                return self.first(now, frame, p);
+            }
+        }
+        if !line.available() {
+            if !expire_nodest {
+                return Verdict::Drop(Reason::DestinationGone);
+            }
+            director.end(self.index, conn.id(), Count::ConnNoDest);
+            return self.first(now, frame, p);
+        }
+        self.count_in(conn.dest(), frame, p);
+        conn.count_packet();
+        let nat = conn.method() == FwdMethod::Masq as u8;
+        self.progress(now, p, &conn, if nat { View::Input } else { View::InputOnly });
+        let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
+        self.to_server(now, frame, p, target)
+    }
+
+    /// Whether a SYN on this connection begins another one with the same ports.
+    fn reusable(&self, conn: &Conn<'_>) -> bool {
+        let mode = self.director.sysctls.conn_reuse_mode.load(Relaxed);
+        if mode == 0 || conn.template().is_some() {
+            return false;
+        }
+        match State::from_u8(conn.state()) {
+            State::TimeWait | State::Close => true,
+            State::FinWait => mode & 2 != 0 && conn.method() != FwdMethod::Masq as u8,
+            _ => false,
+        }
+    }
+
+    /// A packet from the server of a known connection, by NAT.
+    fn outbound(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, conn: &Conn<'_>) -> Verdict {
+        let director = self.director.clone();
+        if director.dests.line(conn.dest()).available() {
+            let (pkts, bytes) = size(frame, p);
+            director.dests.count_out(self.index, conn.dest(), pkts, bytes);
+        }
+        self.progress(now, p, conn, View::Output);
+        self.to_client(now, frame, p, conn)
+    }
+
+    /// A packet without a connection.
+    fn first(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet) -> Verdict {
+        let director = self.director.clone();
+        let Some(service) = director.services.find(p.family, p.proto, p.dst, p.dport) else {
+            return Verdict::Pass;
+        };
+        // Active FTP's data connections come from port 20 of a server: never a new connection to a service.
+        if !may_begin(p) || (p.proto == PROTO_TCP && p.sport == 20) {
+            return Verdict::Pass;
+        }
+        match director.schedule(self.index, now, &service, p) {
+            Scheduled::Conn(conn) => {
+                self.count_in(conn.dest(), frame, p);
+                conn.count_packet();
+                let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
+                self.to_server(now, frame, p, target)
+            }
+            Scheduled::Once(target) => {
+                self.count_in(target.dest, frame, p);
+                self.to_server(now, frame, p, target)
+            }
+            Scheduled::Refused(Reason::NoDestination) => self.unreachable(now, frame, p),
+            Scheduled::Refused(reason) => Verdict::Drop(reason),
+        }
+    }
+
+    fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+        let (pkts, bytes) = size(frame, p);
+        self.director.dests.count_in(self.index, dest, pkts, bytes);
+    }
+
+    /// Moves the state machine, and the connection's timer with it.
+    fn progress(&self, now: Now, p: &Packet, conn: &Conn<'_>, view: View) {
+        let director = &*self.director;
+        let state = if p.proto == PROTO_TCP {
+            loop {
+                let word = conn.word();
+                let old = State::from_u8(word.state);
+                let new = tcp::next(view, old, p.tcp_flags);
+                if new == old {
+                    break new;
+                }
+                if conn.try_set(word, new as u8, word.flags).is_ok() {
+                    if new.is_active() != old.is_active() {
+                        director.dests.line(conn.dest()).set_active(new.is_active());
+                    }
+                    if new == State::Established {
+                        self.assure(conn);
+                    }
+                    break new;
+                }
+                if director.table.get(conn.id()).is_none() {
+                    return;
+                }
+            }
+        } else {
+            State::Udp
+        };
+        let timeout = director.state_timeout(state);
+        let shorter = timeout < conn.timeout();
+        conn.touch(now.tick(), timeout);
+        if shorter {
+            director.table.rearm(conn.id(), now.tick());
+        }
+    }
+
+    /// Notes at a connection's template that the connection was established.
+    fn assure(&self, conn: &Conn<'_>) {
+        let Some(template) = conn.template().and_then(|t| self.director.table.get(t)) else { return };
+        let word = template.word();
+        if word.flags & FLAG_ASSURED == 0 {
+            // Lost to a concurrent change, the next established connection says it again.
+            let _ = template.try_set(word, word.state, word.flags | FLAG_ASSURED);
+        }
+    }
+
+    fn expire(&self, now: Now) {
+        let director = &*self.director;
+        let mut ended = 0;
+        director.table.expire(now.tick(), EXPIRE_BUDGET, &mut |conn| {
+            if conn.is_template() && conn.controlled() > 0 {
+                return Expiry::Keep(ticks(TEMPLATE_EXTENSION_SECS));
+            }
+            let state = State::from_u8(conn.state());
+            director.unbind(conn.dest(), conn.template(), conn.is_template(), state);
+            ended += 1;
+            Expiry::Remove
+        });
+        self.counters().add(Count::ConnExpired, ended);
+    }
+}
+
+/// Packets and IP bytes that a frame stands for; a super-packet counts as its segments do on the wire.
+fn size(frame: &Frame<'_>, p: &Packet) -> (u64, u64) {
+    let bytes = (p.end - p.l3) as u64;
+    let Some(gso) = frame.gso.filter(|g| g.size > 0) else { return (1, bytes) };
+    let header = match p.proto {
+        proto::TCP => frame.bytes().get(p.l4 + 12).map_or(20, |b| usize::from(b >> 4) * 4),
+        _ => 8,
+    };
+    let headers = (p.l4 - p.l3 + header) as u64;
+    let segments = bytes.saturating_sub(headers).div_ceil(gso.size.into()).max(1);
+    (segments, bytes + (segments - 1) * headers)
+}
+
+pub(super) fn method(n: u8) -> FwdMethod {
+    match n {
+        0 => FwdMethod::Masq,
+        1 => FwdMethod::Local,
+        2 => FwdMethod::Tunnel,
+        3 => FwdMethod::Droute,
+        _ => FwdMethod::Bypass,
+    }
+}
+
+impl FrameHandler for Worker {
+    fn batch(&mut self, now: Now, frames: &mut [Frame<'_>], verdicts: &mut Vec<Verdict>) {
+        self.director.note_time(now);
+        self.counters().add(Count::Received, frames.len() as u64);
+        let mut parsed = std::mem::take(&mut self.parsed);
+        for chunk in frames.chunks_mut(BATCH) {
+            parsed.clear();
+            parsed.extend(chunk.iter().map(|f| self.parse(f)));
+            for flow in &parsed {
+                if let Parsed::Flow(p, hash) = flow {
+                    self.director.table.prefetch_entry(p.family, *hash);
+                }
+            }
+            for (frame, flow) in chunk.iter_mut().zip(&parsed) {
+                let verdict = match flow {
+                    Parsed::Judged(v) => *v,
+                    Parsed::Flow(p, hash) => self.judge(now, frame, p, *hash),
+                };
+                match verdict {
+                    Verdict::Drop(reason) => self.counters().drop(reason),
+                    Verdict::Pass => self.counters().count(Count::Passed),
+                    _ => {}
+                }
+                verdicts.push(verdict);
+            }
+        }
+        self.parsed = parsed;
+    }
+
+    fn drain_outbox(&mut self, send: &mut dyn FnMut(Out)) {
+        while let Some(out) = self.outbox.pop_front() {
+            send(out);
+        }
+    }
+
+    fn tick(&mut self, now: Now) {
+        self.director.note_time(now);
+        self.expire(now);
+        self.release_pending(now);
+    }
+
+    fn next_deadline(&self, now: Now) -> Now {
+        let wait = if self.pending.is_empty() { IDLE_TICK_NS } else { PENDING_TICK_NS };
+        Now(now.0.saturating_add(wait))
+    }
+}

@@ -1,0 +1,328 @@
+//! Destinations as the packet path sees them: fixed lines of atomic words, found by number.
+//!
+//! What can change under a connection (weight, availability, next hop) lives here, never in the connection's entry,
+//! so that a change to a server touches no connection.
+
+use std::io;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicU64, Ordering::*};
+
+use ipvs_netlink::FwdMethod;
+use modes::{Addr, Family};
+use schedulers::Load;
+
+use crate::mem::Region;
+
+/// Words of a destination's line.
+const LINE: usize = 16;
+/// Words of a worker's statistics of one destination.
+const STAT: usize = 8;
+
+const W_FLAGS: usize = 0;
+const W_ADDR_HI: usize = 1;
+const W_ADDR_LO: usize = 2;
+const W_END: usize = 3;
+const W_LOAD: usize = 4;
+const W_CONNS: usize = 5;
+const W_THRESHOLDS: usize = 6;
+const W_ROUTE: usize = 7;
+const W_TEMPLATES: usize = 8;
+
+const AVAILABLE: u64 = 1;
+const OVERLOADED: u64 = 2;
+
+/// A destination's number: the index of its line.
+pub type DestId = u32;
+
+/// All destinations of the director.
+#[derive(Debug)]
+pub struct Dests {
+    lines: Region,
+    stats: Region,
+    workers: usize,
+    capacity: u32,
+    free: Mutex<Free>,
+}
+
+#[derive(Debug)]
+struct Free {
+    list: Vec<DestId>,
+    never_used: DestId,
+}
+
+/// Sums over all workers since the line was made.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[allow(missing_docs)]
+pub struct RawStats {
+    pub conns: u64,
+    pub in_pkts: u64,
+    pub out_pkts: u64,
+    pub in_bytes: u64,
+    pub out_bytes: u64,
+}
+
+impl RawStats {
+    /// What was counted since `base`.
+    pub fn since(self, base: RawStats) -> RawStats {
+        RawStats {
+            conns: self.conns.wrapping_sub(base.conns),
+            in_pkts: self.in_pkts.wrapping_sub(base.in_pkts),
+            out_pkts: self.out_pkts.wrapping_sub(base.out_pkts),
+            in_bytes: self.in_bytes.wrapping_sub(base.in_bytes),
+            out_bytes: self.out_bytes.wrapping_sub(base.out_bytes),
+        }
+    }
+    /// Both together.
+    pub fn plus(self, o: RawStats) -> RawStats {
+        RawStats {
+            conns: self.conns.wrapping_add(o.conns),
+            in_pkts: self.in_pkts.wrapping_add(o.in_pkts),
+            out_pkts: self.out_pkts.wrapping_add(o.out_pkts),
+            in_bytes: self.in_bytes.wrapping_add(o.in_bytes),
+            out_bytes: self.out_bytes.wrapping_add(o.out_bytes),
+        }
+    }
+}
+
+/// One destination's line.
+#[derive(Clone, Copy, Debug)]
+pub struct DestLine<'a> {
+    w: &'a [AtomicU64],
+}
+
+impl Dests {
+    /// Room for `capacity` destinations, counted apart by `workers` workers.
+    pub fn new(capacity: u32, workers: usize) -> io::Result<Dests> {
+        Ok(Dests {
+            lines: Region::anonymous(capacity as usize * LINE * 8)?,
+            stats: Region::anonymous(capacity as usize * workers * STAT * 8)?,
+            workers,
+            capacity,
+            free: Mutex::new(Free { list: Vec::new(), never_used: 0 }),
+        })
+    }
+
+    /// The line of a destination.
+    pub fn line(&self, id: DestId) -> DestLine<'_> {
+        let at = id as usize * LINE;
+        DestLine { w: &self.lines.words()[at..at + LINE] }
+    }
+
+    /// Takes a line for a new destination; it is not available yet. `None` when there is no room.
+    pub fn allocate(&self) -> Option<DestId> {
+        let mut free = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        if let Some(id) = free.list.pop() {
+            return Some(id);
+        }
+        let id = free.never_used;
+        if id == self.capacity {
+            return None;
+        }
+        free.never_used += 1;
+        Some(id)
+    }
+
+    /// Gives a line back. Nothing may refer to it any more.
+    pub fn release(&self, id: DestId) {
+        for w in self.line(id).w {
+            w.store(0, Release);
+        }
+        for worker in 0..self.workers {
+            for w in self.stat(worker, id) {
+                w.store(0, Relaxed);
+            }
+        }
+        self.free.lock().unwrap_or_else(|e| e.into_inner()).list.push(id);
+    }
+
+    fn stat(&self, worker: usize, id: DestId) -> &[AtomicU64] {
+        let at = (worker * self.capacity as usize + id as usize) * STAT;
+        &self.stats.words()[at..at + STAT]
+    }
+
+    fn bump(w: &AtomicU64, n: u64) {
+        w.store(w.load(Relaxed).wrapping_add(n), Relaxed);
+    }
+
+    /// Counts a new connection. Only `worker` itself may call this.
+    pub fn count_conn(&self, worker: usize, id: DestId) {
+        Dests::bump(&self.stat(worker, id)[0], 1);
+    }
+    /// Counts packets (a super-packet is several) and their IP bytes from clients.
+    pub fn count_in(&self, worker: usize, id: DestId, pkts: u64, bytes: u64) {
+        let s = self.stat(worker, id);
+        Dests::bump(&s[1], pkts);
+        Dests::bump(&s[3], bytes);
+    }
+    /// Counts packets and their IP bytes from the server.
+    pub fn count_out(&self, worker: usize, id: DestId, pkts: u64, bytes: u64) {
+        let s = self.stat(worker, id);
+        Dests::bump(&s[2], pkts);
+        Dests::bump(&s[4], bytes);
+    }
+
+    /// What all workers counted.
+    pub fn stats(&self, id: DestId) -> RawStats {
+        let mut sum = RawStats::default();
+        for worker in 0..self.workers {
+            let s = self.stat(worker, id);
+            sum = sum.plus(RawStats {
+                conns: s[0].load(Relaxed),
+                in_pkts: s[1].load(Relaxed),
+                out_pkts: s[2].load(Relaxed),
+                in_bytes: s[3].load(Relaxed),
+                out_bytes: s[4].load(Relaxed),
+            });
+        }
+        sum
+    }
+}
+
+fn method_from(n: u8) -> FwdMethod {
+    match n {
+        0 => FwdMethod::Masq,
+        1 => FwdMethod::Local,
+        2 => FwdMethod::Tunnel,
+        3 => FwdMethod::Droute,
+        _ => FwdMethod::Bypass,
+    }
+}
+
+impl DestLine<'_> {
+    /// Sets address and port of a line that is not available yet.
+    pub fn set_end(&self, family: Family, addr: Addr, port: u16) {
+        self.w[W_ADDR_HI].store((addr.0 >> 64) as u64, Relaxed);
+        self.w[W_ADDR_LO].store(addr.0 as u64, Relaxed);
+        let method = self.w[W_END].load(Relaxed) >> 32 << 32;
+        self.w[W_END].store(u64::from(port) | (family as u64) << 16 | method, Relaxed);
+    }
+    /// Sets the forwarding method of new connections.
+    pub fn set_method(&self, method: FwdMethod) {
+        let end = self.w[W_END].load(Relaxed) & 0xffff_ffff;
+        self.w[W_END].store(end | (method as u64) << 32, Relaxed);
+    }
+    /// Address.
+    pub fn addr(&self) -> Addr {
+        Addr(u128::from(self.w[W_ADDR_HI].load(Relaxed)) << 64 | u128::from(self.w[W_ADDR_LO].load(Relaxed)))
+    }
+    /// Port, host order; 0 keeps the packet's.
+    pub fn port(&self) -> u16 {
+        self.w[W_END].load(Relaxed) as u16
+    }
+    /// Family of the address.
+    pub fn family(&self) -> Family {
+        if (self.w[W_END].load(Relaxed) >> 16) as u8 == 6 { Family::V6 } else { Family::V4 }
+    }
+    /// Forwarding method of new connections.
+    pub fn method(&self) -> FwdMethod {
+        method_from((self.w[W_END].load(Relaxed) >> 32) as u8)
+    }
+
+    /// Whether the server is configured (connections of a removed server are kept, but not served).
+    pub fn available(&self) -> bool {
+        self.w[W_FLAGS].load(Acquire) & AVAILABLE != 0
+    }
+    /// Makes the server available or not.
+    pub fn set_available(&self, yes: bool) {
+        if yes {
+            self.w[W_FLAGS].fetch_or(AVAILABLE, AcqRel);
+        } else {
+            self.w[W_FLAGS].fetch_and(!AVAILABLE, AcqRel);
+        }
+    }
+
+    /// Sets weight and thresholds. A threshold that is lifted or raised takes effect at once.
+    pub fn set_load(&self, weight: u32, upper: u32, lower: u32) {
+        // Workers change the upper half (references) meanwhile: the lower one is replaced by adding the difference.
+        let old = self.weight();
+        self.w[W_LOAD].fetch_add(u64::from(weight).wrapping_sub(u64::from(old)), AcqRel);
+        let old_upper = self.w[W_THRESHOLDS].load(Relaxed) as u32;
+        self.w[W_THRESHOLDS].store(u64::from(upper) | u64::from(lower) << 32, Release);
+        if upper == 0 || upper > old_upper {
+            self.w[W_FLAGS].fetch_and(!OVERLOADED, AcqRel);
+        }
+    }
+    /// Weight.
+    pub fn weight(&self) -> u32 {
+        self.w[W_LOAD].load(Relaxed) as u32
+    }
+    /// Upper and lower threshold.
+    pub fn thresholds(&self) -> (u32, u32) {
+        let w = self.w[W_THRESHOLDS].load(Relaxed);
+        (w as u32, (w >> 32) as u32)
+    }
+    /// Active and inactive connections.
+    pub fn conns(&self) -> (u32, u32) {
+        let w = self.w[W_CONNS].load(Relaxed);
+        ((w >> 32) as u32, w as u32)
+    }
+    /// Persistence templates.
+    pub fn templates(&self) -> u32 {
+        self.w[W_TEMPLATES].load(Relaxed) as u32
+    }
+    /// Entries that refer to the line.
+    pub fn refs(&self) -> u32 {
+        (self.w[W_LOAD].load(Acquire) >> 32) as u32
+    }
+    /// What a scheduler may know.
+    pub fn load(&self) -> Load {
+        let (active, inactive) = self.conns();
+        Load {
+            weight: self.weight(),
+            active,
+            inactive,
+            overloaded: self.w[W_FLAGS].load(Relaxed) & OVERLOADED != 0,
+        }
+    }
+
+    /// A connection is bound to the server. The caller holds the service's lock, so that a threshold is never passed.
+    pub fn bind(&self, active: bool) {
+        self.w[W_LOAD].fetch_add(1 << 32, AcqRel);
+        let w = self.w[W_CONNS].fetch_add(if active { 1 << 32 } else { 1 }, AcqRel);
+        let total = (w >> 32) + (w & 0xffff_ffff) + 1;
+        let (upper, _) = self.thresholds();
+        if upper != 0 && total >= u64::from(upper) {
+            self.w[W_FLAGS].fetch_or(OVERLOADED, AcqRel);
+        }
+    }
+    /// A connection of the server ended.
+    pub fn unbind(&self, active: bool) {
+        let w = self.w[W_CONNS].fetch_sub(if active { 1 << 32 } else { 1 }, AcqRel);
+        let total = ((w >> 32) + (w & 0xffff_ffff)).saturating_sub(1);
+        let (upper, lower) = self.thresholds();
+        let below = if lower != 0 { total < u64::from(lower) } else { total * 4 < u64::from(upper) * 3 };
+        if below || upper == 0 {
+            self.w[W_FLAGS].fetch_and(!OVERLOADED, AcqRel);
+        }
+        self.w[W_LOAD].fetch_sub(1 << 32, AcqRel);
+    }
+    /// A connection went from inactive to active (or back).
+    pub fn set_active(&self, active: bool) {
+        let step = (1u64 << 32).wrapping_sub(1);
+        if active {
+            self.w[W_CONNS].fetch_add(step, AcqRel);
+        } else {
+            self.w[W_CONNS].fetch_sub(step, AcqRel);
+        }
+    }
+    /// A persistence template is bound to the server.
+    pub fn bind_template(&self) {
+        self.w[W_LOAD].fetch_add(1 << 32, AcqRel);
+        self.w[W_TEMPLATES].fetch_add(1, AcqRel);
+    }
+    /// A persistence template of the server ended.
+    pub fn unbind_template(&self) {
+        self.w[W_TEMPLATES].fetch_sub(1, AcqRel);
+        self.w[W_LOAD].fetch_sub(1 << 32, AcqRel);
+    }
+
+    /// The cached next hop: the routes' epoch for which it holds, and its number.
+    pub fn route(&self) -> (u32, u32) {
+        let w = self.w[W_ROUTE].load(Acquire);
+        ((w >> 32) as u32, w as u32)
+    }
+    /// Caches a next hop.
+    pub fn set_route(&self, epoch: u32, hop: u32) {
+        self.w[W_ROUTE].store(u64::from(epoch) << 32 | u64::from(hop), Release);
+    }
+}
