@@ -5,4 +5,12 @@
 
 mod addr;
 pub use addr::{Addr, Family};
+pub mod checksum;
+mod crc32c;
+pub mod forward;
+pub mod icmp;
+pub mod nat;
+pub mod options;
 pub mod packet;
+pub mod reset;
+pub mod wire;

@@ -1,6 +1,13 @@
 //! A frame, parsed once: what the director needs to know of it, and where things are.
 
+use crate::wire::{Ethernet, Ipv4, Ipv6, Tcp, Udp, ethertype};
 use crate::{Addr, Family};
+
+mod error;
+mod extensions;
+pub use error::ParseError;
+pub use extensions::MAX_EXTENSIONS;
+pub(crate) use extensions::walk;
 
 /// Whether a packet is part of a fragmented datagram.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,6 +28,22 @@ pub mod tcp_flags {
     pub const RST: u8 = 4;
     pub const PSH: u8 = 8;
     pub const ACK: u8 = 16;
+    pub const URG: u8 = 32;
+}
+
+/// Protocol numbers (IANA), shared by IPv4's protocol field and IPv6's next header.
+#[allow(missing_docs)]
+pub mod proto {
+    pub const HOP_BY_HOP: u8 = 0;
+    pub const ICMP: u8 = 1;
+    pub const TCP: u8 = 6;
+    pub const UDP: u8 = 17;
+    pub const ROUTING: u8 = 43;
+    pub const FRAGMENT: u8 = 44;
+    pub const AH: u8 = 51;
+    pub const ICMPV6: u8 = 58;
+    pub const DESTINATION_OPTIONS: u8 = 60;
+    pub const SCTP: u8 = 132;
 }
 
 /// A well-formed IP packet in an Ethernet frame. Offsets count from the frame's first byte.
@@ -28,7 +51,8 @@ pub mod tcp_flags {
 pub struct Packet {
     /// IP version.
     pub family: Family,
-    /// Upper-layer protocol, after IPv6 extension headers.
+    /// Upper-layer protocol, after IPv6 extension headers. In a later fragment of IPv6 it is what the fragment header names,
+    /// which may be a further extension header.
     pub proto: u8,
     /// Source.
     pub src: Addr,
@@ -54,33 +78,167 @@ pub struct Packet {
     pub end: usize,
 }
 
-/// Why a frame is not a packet that can be balanced.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-#[allow(missing_docs)]
-pub enum ParseError {
-    /// Not IPv4 or IPv6 (ARP, LLDP, …), or more VLAN tags than two: not ours.
-    NotIp,
-    FrameTooShort,
-    Ipv4Truncated,
-    Ipv4BadVersion,
-    Ipv4BadHeaderLength,
-    Ipv4BadTotalLength,
-    Ipv4BadChecksum,
-    Ipv6Truncated,
-    Ipv6BadVersion,
-    Ipv6BadPayloadLength,
-    Ipv6BadExtension,
-    Ipv6TooManyExtensions,
-    TcpTruncated,
-    TcpBadOffset,
-    UdpTruncated,
-    UdpBadLength,
-    SctpTruncated,
-    IcmpTruncated,
+/// Parses an Ethernet frame: up to two VLAN tags (802.1Q, 802.1ad), IPv4 with options, IPv6 with extension headers, the fixed
+/// part of TCP, UDP, SCTP, ICMP and ICMPv6. Other protocols are packets without ports.
+///
+/// The IPv4 header checksum is verified, transport checksums are not: as in a router, they travel end to end. Of an `Ok` packet
+/// `l3 < l4 <= end <= frame.len()` holds, and the protocol's fixed header is within `l4..end` unless it is a later fragment.
+#[inline]
+pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
+    let eth = Ethernet::new(frame).ok_or(ParseError::FrameTooShort)?;
+    match eth.ethertype() {
+        ethertype::IPV4 => parse_v4(frame, 14),
+        ethertype::IPV6 => parse_v6(frame, 14),
+        ethertype::VLAN | ethertype::QINQ => parse_tagged(frame),
+        _ => Err(ParseError::NotIp),
+    }
 }
 
-/// Parses an Ethernet frame.
-pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
-    let _ = frame;
+/// A frame whose first EtherType is that of a tag.
+fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
+    for l3 in [18, 22] {
+        let kind: &[u8; 2] =
+            frame.get(l3 - 2..l3).and_then(<[u8]>::first_chunk).ok_or(ParseError::FrameTooShort)?;
+        match u16::from_be_bytes(*kind) {
+            ethertype::IPV4 => return parse_v4(frame, l3),
+            ethertype::IPV6 => return parse_v6(frame, l3),
+            ethertype::VLAN | ethertype::QINQ => {}
+            _ => return Err(ParseError::NotIp),
+        }
+    }
     Err(ParseError::NotIp)
 }
+
+#[inline]
+fn parse_v4(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
+    let bytes = &frame[l3..];
+    let ip = Ipv4::new(bytes).ok_or(ParseError::Ipv4Truncated)?;
+    if ip.version() != 4 {
+        return Err(ParseError::Ipv4BadVersion);
+    }
+    let header = ip.header_len();
+    if header < 20 {
+        return Err(ParseError::Ipv4BadHeaderLength);
+    }
+    let mut sum = ip.sum();
+    if header > 20 {
+        sum.add_bytes(bytes.get(20..header).ok_or(ParseError::Ipv4Truncated)?);
+    }
+    // RFC 1071 section 1: the sum over a good header, its checksum included, is all ones.
+    if sum.fold() != 0xffff {
+        return Err(ParseError::Ipv4BadChecksum);
+    }
+    let total = ip.total_len();
+    if total < header || total > bytes.len() {
+        return Err(if total == 0 && bytes.len() > 0xffff {
+            ParseError::BigTcp
+        } else {
+            ParseError::Ipv4BadTotalLength
+        });
+    }
+    let fragment = match (ip.fragment_offset(), ip.more_fragments()) {
+        (0, false) => Fragment::Whole,
+        (0, true) => Fragment::First,
+        _ => Fragment::Later,
+    };
+    transport(
+        frame,
+        Packet {
+            family: Family::V4,
+            proto: ip.protocol(),
+            src: Addr(ip.src().into()),
+            dst: Addr(ip.dst().into()),
+            sport: 0,
+            dport: 0,
+            tcp_flags: 0,
+            fragment,
+            ttl: ip.ttl(),
+            dont_fragment: ip.dont_fragment(),
+            l3,
+            l4: l3 + header,
+            end: l3 + total,
+        },
+    )
+}
+
+#[inline]
+fn parse_v6(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
+    let bytes = &frame[l3..];
+    let ip = Ipv6::new(bytes).ok_or(ParseError::Ipv6Truncated)?;
+    if ip.version() != 6 {
+        return Err(ParseError::Ipv6BadVersion);
+    }
+    let total = 40 + ip.payload_len();
+    if total > bytes.len() {
+        return Err(ParseError::Ipv6BadPayloadLength);
+    }
+    if total == 40 && bytes.len() > 40 + 0xffff {
+        return Err(ParseError::BigTcp);
+    }
+    let mut p = Packet {
+        family: Family::V6,
+        proto: ip.next_header(),
+        src: Addr(ip.src()),
+        dst: Addr(ip.dst()),
+        sport: 0,
+        dport: 0,
+        tcp_flags: 0,
+        fragment: Fragment::Whole,
+        ttl: ip.hop_limit(),
+        dont_fragment: true,
+        l3,
+        l4: l3 + 40,
+        end: l3 + total,
+    };
+    if extensions::is_extension(p.proto) {
+        if total == 40 {
+            // RFC 2675: a jumbogram's length field is 0, and its hop-by-hop header lies behind.
+            let jumbo = p.proto == proto::HOP_BY_HOP && extensions::is_jumbogram(&bytes[40..]);
+            return Err(if jumbo { ParseError::BigTcp } else { ParseError::Ipv6BadExtension });
+        }
+        let found = walk(p.proto, &frame[p.l4..p.end])?;
+        p.proto = found.proto;
+        p.fragment = found.fragment;
+        p.l4 += found.len;
+    }
+    transport(frame, p)
+}
+
+/// Fills in ports and flags, and checks the transport header.
+#[inline]
+fn transport(frame: &[u8], mut p: Packet) -> Result<Packet, ParseError> {
+    if p.fragment == Fragment::Later {
+        return Ok(p);
+    }
+    let l4 = &frame[p.l4..p.end];
+    let whole = p.fragment == Fragment::Whole;
+    match p.proto {
+        proto::TCP => {
+            let tcp = Tcp::new(l4).ok_or(ParseError::TcpTruncated)?;
+            let header = tcp.header_len();
+            if header < 20 || whole && header > l4.len() {
+                return Err(ParseError::TcpBadOffset);
+            }
+            (p.sport, p.dport, p.tcp_flags) = (tcp.sport(), tcp.dport(), tcp.flags());
+        }
+        proto::UDP => {
+            let udp = Udp::new(l4).ok_or(ParseError::UdpTruncated)?;
+            if udp.length() < 8 || whole && udp.length() > l4.len() {
+                return Err(ParseError::UdpBadLength);
+            }
+            (p.sport, p.dport) = (udp.sport(), udp.dport());
+        }
+        proto::SCTP => {
+            // RFC 9260 section 3.1: ports, verification tag, checksum.
+            let h: &[u8; 12] = l4.first_chunk().ok_or(ParseError::SctpTruncated)?;
+            (p.sport, p.dport) = (u16::from_be_bytes([h[0], h[1]]), u16::from_be_bytes([h[2], h[3]]));
+        }
+        proto::ICMP if p.family == Family::V4 && l4.len() < 8 => return Err(ParseError::IcmpTruncated),
+        proto::ICMPV6 if p.family == Family::V6 && l4.len() < 8 => return Err(ParseError::IcmpTruncated),
+        _ => {}
+    }
+    Ok(p)
+}
+
+#[cfg(test)]
+mod tests;

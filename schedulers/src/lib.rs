@@ -4,7 +4,35 @@
 //! [`Scheduler`] and is listed in the registry under the name that `ipvsadm -s` gives it.
 #![forbid(unsafe_code)]
 
+mod dh;
+mod error;
+mod hash;
+mod lc;
+mod maglev;
+mod mh;
+mod registry;
+mod rr;
+mod sh;
+mod wlc;
+mod wrr;
+
+pub use error::{CreateError, TableSizeError};
+pub use maglev::{DEFAULT_TABLE_SIZE, MAX_TABLE_SIZE};
+pub use registry::{Algorithm, Flag, FlagName, create, find, names, parse_flag};
 use std::net::IpAddr;
+
+/// What may be chosen about a scheduler when it is made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Options {
+    /// `sh-fallback`, `mh-fallback` (`IP_VS_SVC_F_SCHED1`): look for another server where the hashed one takes no new
+    /// connections.
+    pub fallback: bool,
+    /// `sh-port`, `mh-port` (`IP_VS_SVC_F_SCHED2`): hash the client's port too.
+    pub port: bool,
+    /// Slots of the table of `maglev`: a prime, larger than the number of servers, at most
+    /// [`MAX_TABLE_SIZE`]; `None`: [`DEFAULT_TABLE_SIZE`].
+    pub table_size: Option<u32>,
+}
 
 /// What is known of a new connection when its server is chosen. Addresses and ports as on the wire, ports in host order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -32,6 +60,18 @@ pub struct Load {
     pub overloaded: bool,
 }
 
+impl Load {
+    /// Whether it takes new connections.
+    pub fn is_available(&self) -> bool {
+        self.weight > 0 && !self.overloaded
+    }
+
+    /// IPVS's measure of work: an active connection counts 256, and every connection, active or not, 1 more.
+    pub fn overhead(&self) -> u64 {
+        u64::from(self.active) * 257 + u64::from(self.inactive)
+    }
+}
+
 /// A service's servers in the order in which IPVS visits them: the newest first.
 pub trait Servers {
     /// How many there are.
@@ -44,6 +84,11 @@ pub trait Servers {
     fn load(&self, index: usize) -> Load;
     /// The server's address and port: what makes it the same server after a restart or on another director.
     fn identity(&self, index: usize) -> (IpAddr, u16);
+    /// The weight that was last given to the server, setting it to 0 not counted: what `mh` shares its table by, so
+    /// that a server set to 0 keeps its slots. 0 where it was added with weight 0 and has never had another.
+    fn last_weight(&self, index: usize) -> u32 {
+        self.load(index).weight
+    }
 }
 
 /// A scheduling algorithm at work for one service. Shared by all workers under the service's lock.
@@ -62,4 +107,33 @@ pub trait Scheduler: Send {
     fn changed(&mut self, servers: &dyn Servers, index: usize) {
         let _ = (servers, index);
     }
+    /// Does now what the changes since the last pick left to do, so that the next pick need not: worth calling after a
+    /// batch of changes. Picks are the same without it.
+    fn prepare(&mut self, servers: &dyn Servers) {
+        let _ = servers;
+    }
+}
+
+/// Whether `number` is a prime. Takes at most 32,768 divisions.
+pub const fn is_prime(number: u32) -> bool {
+    if number < 4 || number.is_multiple_of(2) {
+        return number == 2 || number == 3;
+    }
+    let mut divisor = 3;
+    while divisor <= number / divisor {
+        if number.is_multiple_of(divisor) {
+            return false;
+        }
+        divisor += 2;
+    }
+    true
+}
+
+/// The greatest common divisor; of 0 and another number, that number.
+pub(crate) const fn gcd(a: u32, b: u32) -> u32 {
+    let (mut a, mut b) = (a, b);
+    while b != 0 {
+        (a, b) = (b, a % b);
+    }
+    a
 }

@@ -1,0 +1,195 @@
+//! `maglev`, Maglev hashing as published: Eisenbud et al., "Maglev: A Fast and Reliable Software Network Load
+//! Balancer", NSDI 2016, section 3.4.
+//!
+//! A table of M slots (M prime, much larger than the number of servers) is shared out among the servers; a connection's
+//! hash chooses a slot. The shares are almost exactly equal, every director with the same servers makes the same table,
+//! and when a server comes or goes few connections change theirs. `mh` is the kernel's variant, for clusters with
+//! kernel directors; this one has the larger table and the paper's hash.
+//!
+//! * **Identity.** A server's permutation of the slots comes from two independent hashes (SipHash-1-3 under two fixed
+//!   keys) of its address and port. Turns are taken in the order of the first hash. So the table does not depend on the
+//!   order in which servers were added.
+//! * **Weights.** Server i gets M × weight / (sum of weights) slots, rounded by largest remainder, but at least one;
+//!   weight 0 gets none. Turns are spread evenly over the rounds: while the heaviest server takes a slot in each
+//!   round, one of half its weight takes one in every second. With equal weights that is the paper's algorithm.
+//! * **Flow.** The slot is SipHash-1-3 of client address, client port, virtual address and virtual port, modulo M. (The
+//!   paper hashes the 5-tuple; the protocol is the service's.) The keys are fixed and public, as directors must agree.
+//! * **Unavailable server.** Where the slot's server takes no new connections, those of the next slots are asked, up to
+//!   4096 slots, then all servers in the order of their turns. Neighbouring slots belong to unrelated
+//!   servers, so the load of one that is full spreads over all others, for every director alike. There are no flags.
+//! * **Changes** are noted, and the table is built at the next [`Scheduler::prepare`] or pick: restoring a thousand
+//!   servers builds one table, not a thousand.
+//! * **Limits.** M is at most [`MAX_TABLE_SIZE`]. When servers are added until there are M or more (or more than
+//!   65,536), those last in the order of turns get no slots.
+
+mod fill;
+
+use crate::hash::siphash13;
+use crate::{CreateError, Flow, Options, Scheduler, Servers, TableSizeError, is_prime};
+use fill::Candidate;
+use std::net::IpAddr;
+
+/// Slots of the table unless chosen otherwise: the paper's smaller size, good for about 650 servers within 1 %.
+pub const DEFAULT_TABLE_SIZE: u32 = 65_537;
+/// The largest table size, in slots of 2 bytes: the largest prime below 2^21.
+pub const MAX_TABLE_SIZE: u32 = 2_097_143;
+/// The name in the registry.
+const NAME: &str = "maglev";
+/// Slots that a pick looks at before it asks every server.
+const WALK: usize = 4096;
+/// Keys of the hashes of a flow, and of a server for the start of its permutation and for the step: the fraction of pi.
+const KEY_FLOW: [u64; 2] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344];
+const KEY_OFFSET: [u64; 2] = [0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
+const KEY_SKIP: [u64; 2] = [0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c];
+
+/// State of Maglev hashing for one service.
+#[derive(Debug)]
+struct Maglev {
+    /// M.
+    size: u32,
+    /// The server of each slot, as a position in `order`; empty where no server has a weight.
+    slots: Vec<u16>,
+    /// The servers that have slots, as indices into the service's list, in the order of their turns.
+    order: Vec<usize>,
+    /// The weights that the table was or will be built for, in the order of the service's list.
+    weights: Vec<u32>,
+    /// The table is not the one for the servers of now.
+    stale: bool,
+}
+
+pub(crate) fn create(options: &Options, servers: &dyn Servers) -> Result<Box<dyn Scheduler>, CreateError> {
+    let size = options.table_size.unwrap_or(DEFAULT_TABLE_SIZE);
+    let wrong = |reason| Err(CreateError::TableSize { scheduler: NAME, size, reason });
+    if size > MAX_TABLE_SIZE {
+        return wrong(TableSizeError::TooLarge { limit: MAX_TABLE_SIZE });
+    }
+    if !is_prime(size) {
+        return wrong(TableSizeError::NotPrime);
+    }
+    if servers.len() >= size as usize {
+        return wrong(TableSizeError::TooFew { servers: servers.len() });
+    }
+    let weights = (0..servers.len()).map(|index| servers.load(index).weight).collect();
+    let mut maglev = Maglev { size, slots: Vec::new(), order: Vec::new(), weights, stale: true };
+    maglev.build(servers);
+    Ok(Box::new(maglev))
+}
+
+impl Maglev {
+    /// Makes the table for the servers of now.
+    fn build(&mut self, servers: &dyn Servers) {
+        self.stale = false;
+        let mut turns: Vec<(u64, usize)> = (0..servers.len())
+            .filter(|&index| self.weights.get(index).is_some_and(|weight| *weight > 0))
+            .map(|index| (hash_server(servers.identity(index), KEY_OFFSET), index))
+            .collect();
+        turns.sort_unstable_by_key(|&(hash, index)| (hash, servers.identity(index)));
+        turns.truncate((self.size as usize - 1).min(1 << 16));
+        let weights: Vec<u32> = turns.iter().map(|&(_, index)| self.weights[index]).collect();
+        let modulus = u64::from(self.size);
+        let candidates =
+            turns.iter().zip(fill::quotas(&weights, self.size)).map(|(&(hash, index), quota)| {
+                let skip = hash_server(servers.identity(index), KEY_SKIP) % (modulus - 1) + 1;
+                Candidate::new((hash % modulus) as u32, skip as u32, quota)
+            });
+        fill::fill(candidates.collect(), self.size, &mut self.slots);
+        self.order.clear();
+        self.order.extend(turns.iter().map(|&(_, index)| index));
+    }
+
+    fn server(&self, slot: usize) -> Option<usize> {
+        self.order.get(usize::from(*self.slots.get(slot)?)).copied()
+    }
+
+    /// Another server for a connection whose own, that of `slot`, takes none.
+    fn substitute(&self, servers: &dyn Servers, slot: usize) -> Option<usize> {
+        let usable = |index: &usize| servers.load(*index).is_available();
+        // Without this look a service that is full would cost the whole walk for every attempt.
+        if !self.order.iter().any(usable) {
+            return None;
+        }
+        let len = self.slots.len();
+        let near = (1..len.min(WALK)).filter_map(|step| self.server((slot + step) % len)).find(usable);
+        near.or_else(|| {
+            let first = usize::from(*self.slots.get(slot)?);
+            self.order.iter().cycle().skip(first).take(self.order.len()).copied().find(usable)
+        })
+    }
+}
+
+impl Scheduler for Maglev {
+    fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
+        self.prepare(servers);
+        let slot = (hash_flow(flow) % u64::from(self.size)) as usize;
+        let index = self.server(slot)?;
+        if servers.load(index).is_available() { Some(index) } else { self.substitute(servers, slot) }
+    }
+
+    fn added(&mut self, servers: &dyn Servers, index: usize) {
+        self.weights.insert(index.min(self.weights.len()), servers.load(index).weight);
+        self.stale = true;
+    }
+
+    fn removed(&mut self, _servers: &dyn Servers, index: usize) {
+        if index < self.weights.len() {
+            self.weights.remove(index);
+        }
+        self.stale = true;
+    }
+
+    fn changed(&mut self, servers: &dyn Servers, index: usize) {
+        let weight = servers.load(index).weight;
+        match self.weights.get_mut(index) {
+            Some(known) if *known != weight => *known = weight,
+            _ => return,
+        }
+        self.stale = true;
+    }
+
+    fn prepare(&mut self, servers: &dyn Servers) {
+        if self.stale {
+            self.build(servers);
+        }
+    }
+}
+
+/// Bytes of addresses and ports in network order, for hashing: at most two of each.
+struct Message {
+    bytes: [u8; 36],
+    len: usize,
+}
+
+impl Message {
+    fn new() -> Self {
+        Message { bytes: [0; 36], len: 0 }
+    }
+
+    fn with(mut self, address: IpAddr, port: u16) -> Self {
+        match address {
+            IpAddr::V4(v4) => self.push(&v4.octets()),
+            IpAddr::V6(v6) => self.push(&v6.octets()),
+        }
+        self.push(&port.to_be_bytes());
+        self
+    }
+
+    fn push(&mut self, part: &[u8]) {
+        self.bytes[self.len..self.len + part.len()].copy_from_slice(part);
+        self.len += part.len();
+    }
+
+    fn hash(&self, key: [u64; 2]) -> u64 {
+        siphash13(key, &self.bytes[..self.len])
+    }
+}
+
+fn hash_server((address, port): (IpAddr, u16), key: [u64; 2]) -> u64 {
+    Message::new().with(address, port).hash(key)
+}
+
+fn hash_flow(flow: &Flow) -> u64 {
+    Message::new().with(flow.client, flow.client_port).with(flow.virt, flow.virt_port).hash(KEY_FLOW)
+}
+
+#[cfg(test)]
+mod tests;
