@@ -1,5 +1,6 @@
 //! ICMP errors that the director itself makes.
 
+use modes::icmp::Problem;
 use modes::packet::Packet;
 use modes::{Addr, Family, icmp};
 
@@ -12,17 +13,6 @@ use crate::time::Now;
 /// `icmp_msgs_burst`).
 const PER_SEC: u64 = 1000;
 const BURST: u64 = 50;
-
-/// What is wrong with a packet, for its sender.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Answer {
-    /// TTL or hop limit used up.
-    TimeExceeded,
-    /// Larger than this next hop takes, and not to be fragmented.
-    TooBig(u16),
-    /// No server takes the connection.
-    PortUnreachable,
-}
 
 /// A token bucket: 0 tokens are 0, a full one is [`BURST`] seconds/[`PER_SEC`].
 #[derive(Debug, Default)]
@@ -46,7 +36,7 @@ impl Bucket {
 impl Worker {
     /// Tells the sender of a packet what is wrong with it, where the rules allow an answer. The verdict is the frame's end; the
     /// reason has been counted by the caller.
-    pub(super) fn answer(&mut self, now: Now, frame: &Frame<'_>, p: &Packet, what: Answer) -> Verdict {
+    pub(super) fn answer(&mut self, now: Now, frame: &Frame<'_>, p: &Packet, problem: Problem) -> Verdict {
         let bytes = frame.bytes();
         if !icmp::may_answer(p, bytes) {
             return Verdict::Emitted;
@@ -58,12 +48,7 @@ impl Worker {
         let Some(source) = self.answer_source(p) else { return Verdict::Emitted };
         self.ip_id = self.ip_id.wrapping_add(1);
         let mut data = Vec::with_capacity(1294);
-        let error = match what {
-            Answer::TimeExceeded => icmp::Error::TimeExceeded,
-            Answer::TooBig(mtu) => icmp::Error::TooBig { mtu },
-            Answer::PortUnreachable => icmp::Error::PortUnreachable,
-        };
-        if icmp::error(&mut data, bytes, p, error, source, self.ip_id).is_err() {
+        if !icmp::error(bytes, p, problem, source, self.ip_id, &mut data) {
             return Verdict::Emitted;
         }
         if self.send_to(now, p.family, p.src, data) {
@@ -89,6 +74,6 @@ impl Worker {
     /// No server takes a packet's connection.
     pub(super) fn unreachable(&mut self, now: Now, frame: &Frame<'_>, p: &Packet) -> Verdict {
         self.counters().drop(Reason::NoDestination);
-        self.answer(now, frame, p, Answer::PortUnreachable)
+        self.answer(now, frame, p, Problem::PortUnreachable)
     }
 }

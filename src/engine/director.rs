@@ -38,6 +38,8 @@ pub struct Director {
     pub(super) admin: Mutex<()>,
     pub(super) trash: Mutex<HashMap<(ServiceKey, IpAddr, u16), DestSlot>>,
     pub(super) clock: AtomicU64,
+    /// Milliseconds since midnight UT when [`Now`] was 0 (for IPv4's timestamp option).
+    pub midnight_ms: AtomicU32,
     pub(super) seed: u64,
 }
 
@@ -125,6 +127,7 @@ impl Director {
             admin: Mutex::new(()),
             trash: Mutex::new(HashMap::new()),
             clock: AtomicU64::new(0),
+            midnight_ms: AtomicU32::new(0),
             seed,
         })
     }
@@ -167,6 +170,10 @@ impl Director {
     /// The latest time that any worker was given: what listings count from.
     pub fn now(&self) -> Now {
         Now(self.clock.load(Relaxed))
+    }
+
+    pub(super) fn ms_of_day(&self, now: Now) -> u32 {
+        ((now.0 / 1_000_000 + u64::from(self.midnight_ms.load(Relaxed))) % 86_400_000) as u32
     }
 
     pub(super) fn note_time(&self, now: Now) {

@@ -1,10 +1,11 @@
 //! A judged packet on its way out: to its server, or back to its client.
 
 use ipvs_netlink::FwdMethod;
+use modes::icmp::Problem;
+use modes::options::OptionError;
 use modes::packet::Packet;
 use modes::{Addr, Family, forward, nat, options};
 
-use super::answer::Answer;
 use super::reason::{Count, Reason};
 use super::schedule::Target;
 use super::worker::Worker;
@@ -85,7 +86,7 @@ impl Worker {
         if nat && addr == p.src {
             return Verdict::Drop(Reason::Hairpin);
         }
-        if let Err(verdict) = self.ready(now, frame, p, &hop) {
+        if let Err(verdict) = self.ready(now, frame, p, &hop, p.dst) {
             return verdict;
         }
         if nat {
@@ -108,7 +109,10 @@ impl Worker {
             // stack could restore.
             Way::Local => return Verdict::Drop(Reason::LocalNat),
         };
-        if let Err(verdict) = self.ready(now, frame, p, &hop) {
+        // Only a packet with IP options needs to know the director's own address on the way.
+        let plain = p.family == Family::V6 || p.l4 == p.l3 + 20;
+        let own = if plain { None } else { self.director.routes.source_for(p.family, p.dst) };
+        if let Err(verdict) = self.ready(now, frame, p, &hop, own.unwrap_or_default()) {
             return verdict;
         }
         let (virt, port) = conn.virt();
@@ -121,19 +125,24 @@ impl Worker {
     }
 
     /// IP options, TTL and size, as a router has to treat them; `Err` is the verdict where the packet ends here.
-    fn ready(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, hop: &Hop) -> Result<(), Verdict> {
+    fn ready(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, hop: &Hop, own: Addr) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
-        if options::process(frame.bytes_mut(), p).is_err() {
-            return Err(Verdict::Drop(Reason::SourceRoute));
+        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
+            Ok(()) => {}
+            Err(OptionError::SourceRoute) => return Err(Verdict::Drop(Reason::SourceRoute)),
+            Err(OptionError::Malformed { pointer }) => {
+                self.counters().drop(Reason::BadOption);
+                return Err(self.answer(now, frame, p, Problem::Parameter { pointer }));
+            }
         }
         if forward::decrement_ttl(frame.bytes_mut(), p).is_err() {
             self.counters().drop(Reason::TtlExceeded);
-            return Err(self.answer(now, frame, p, Answer::TimeExceeded));
+            return Err(self.answer(now, frame, p, Problem::TimeExceeded));
         }
         let mtu = usize::from(hop.mtu);
         if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu, gso) {
             self.counters().drop(Reason::TooBig);
-            return Err(self.answer(now, frame, p, Answer::TooBig(hop.mtu)));
+            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: hop.mtu.into() }));
         }
         Ok(())
     }

@@ -80,6 +80,8 @@ counted! {
         TooBig => "drop_too_big",
         /// A source-routed packet, which would leave by another way than its connection's.
         SourceRoute => "drop_source_route",
+        /// A broken IPv4 option; answered by an ICMP parameter problem where allowed.
+        BadOption => "drop_bad_option",
         /// No route to the server or client.
         NoRoute => "drop_no_route",
         /// The route leads out of an interface that is not a port of the data path.

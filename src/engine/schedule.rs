@@ -9,7 +9,7 @@ use super::admin::persistent;
 use super::director::Director;
 use super::reason::{Count, Counters, Reason};
 use super::tcp::{self, State, View};
-use super::{FLAG_ONE_PACKET, PROTO_TCP, PROTO_UDP};
+use super::{PROTO_TCP, PROTO_UDP};
 use crate::conn::{Conn, ConnRef, InsertError, NewConn, Tuple};
 use crate::service::{DestId, DestSlot, Inner, ServerList, Service};
 use crate::time::{Now, ticks};
@@ -252,6 +252,3 @@ fn masked(addr: Addr, family: Family, mask: Netmask) -> Addr {
         _ => addr,
     }
 }
-
-/// Marks an unused flag as such until one-packet entries are listed.
-const _: u32 = FLAG_ONE_PACKET;

@@ -1,0 +1,8 @@
+//! The core under recorded and virtual conditions: whole frames in, whole frames out, no network.
+
+mod cases;
+mod frames;
+mod packets;
+mod rig;
+mod sequences;
+mod states;
