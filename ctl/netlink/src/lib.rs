@@ -1,7 +1,32 @@
 //! IPVS's generic netlink messages, typed: the same crate for the daemon, `lvsctl` and tests.
 //!
-//! Source: `linux/ip_vs.h` (user API), and messages captured from `ipvsadm` 1.31.
+//! Source: `linux/ip_vs.h` (user API), and messages captured from `ipvsadm` 1.31 and kernel 6.1.
+//!
+//! - [`Request`] and [`Reply`] are the messages; both can be written and read, so either end can be played.
+//! - [`Backend`] is what a server administers; [`serve`] turns one datagram of requests into datagrams of replies, without
+//!   IO.
+//! - [`Client`] asks a server on a Unix socket; [`Exchange`] is its half without IO.
+//! - [`memory::Memory`] is a back-end that keeps what it is told and forwards nothing: for tests.
 #![forbid(unsafe_code)]
 
+mod attr;
+mod backend;
+mod client;
+mod errno;
+pub mod memory;
+mod reply;
+mod request;
+mod save;
+mod server;
 mod types;
+mod wire;
+
+pub use attr::TooLong;
+pub use backend::{Backend, TIMEOUT_MAX, check_dest, check_service};
+pub use client::{Client, ClientError, Exchange, ExchangeError};
+pub use errno::Errno;
+pub use reply::{FamilyInfo, Message, Reply, ReplyError};
+pub use request::{Envelope, Family, Request, RequestError};
+pub use save::{save_line, save_line_dest};
+pub use server::{DATAGRAM_MAX, FAMILY_IPVS, FAMILY_LVSD, Replies, serve};
 pub use types::*;

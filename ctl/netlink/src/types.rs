@@ -213,3 +213,50 @@ pub struct Counter {
     /// Value.
     pub value: u64,
 }
+
+/// Which of the two connection synchronisation daemons, with IPVS's numbers.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
+#[repr(u32)]
+pub enum DaemonState {
+    /// Sends.
+    Master = 1,
+    /// Receives.
+    Backup = 2,
+}
+
+/// A connection synchronisation daemon. In a request, 0 and `None` stand for the server's default.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Daemon {
+    /// Master or backup.
+    pub state: DaemonState,
+    /// Name of the multicast interface, at most 15 bytes.
+    pub interface: String,
+    /// 0 to 255.
+    pub sync_id: u32,
+    /// Largest message in bytes.
+    pub maxlen: u16,
+    /// Multicast group.
+    pub group: Option<IpAddr>,
+    /// UDP port, host order.
+    pub port: u16,
+    /// Multicast TTL or hop limit.
+    pub ttl: u8,
+}
+
+/// What `GET_INFO` answers.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Info {
+    /// Version: `0x010201` is 1.2.1.
+    pub version: u32,
+    /// What ipvsadm prints as `size=`.
+    pub conn_tab_size: u32,
+}
+
+/// A setting of `net.ipv4.vs.*`, named without that prefix (family LVSD).
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Sysctl {
+    /// Name, as the kernel's.
+    pub name: String,
+    /// Value as text, as the kernel prints it, without a newline.
+    pub value: String,
+}
