@@ -45,7 +45,7 @@ impl Worker {
                 return Way::Hop(id, hop);
             }
         }
-        match routes.lookup(family, to, salt, now) {
+        match routes.lookup(family, to, salt) {
             Ok(id) => {
                 store(epoch, id.0);
                 routes.note_used(id, now.tick());

@@ -80,7 +80,7 @@ impl Worker {
         let Some(to) = bytes.first_chunk::<6>() else {
             return Parsed::Judged(Verdict::Drop(Reason::FrameTooShort));
         };
-        if !self.director.routes.is_port_mac(frame.port, *to) {
+        if !self.director.routes.is_our_mac(frame.port, *to) {
             return Parsed::Judged(Verdict::Pass);
         }
         let p = match packet::parse(bytes) {

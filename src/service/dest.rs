@@ -94,8 +94,8 @@ impl Dests {
     /// Room for `capacity` destinations, counted apart by `workers` workers.
     pub fn new(capacity: u32, workers: usize) -> io::Result<Dests> {
         Ok(Dests {
-            lines: Region::anonymous(capacity as usize * LINE * 8)?,
-            stats: Region::anonymous(capacity as usize * workers * STAT * 8)?,
+            lines: Region::anonymous(capacity as usize * LINE * 8, false)?,
+            stats: Region::anonymous(capacity as usize * workers * STAT * 8, false)?,
             workers,
             capacity,
             free: Mutex::new(Free { list: Vec::new(), never_used: 0 }),
