@@ -134,7 +134,11 @@ counted! {
 impl From<ParseError> for Reason {
     fn from(e: ParseError) -> Reason {
         match e {
-            ParseError::NotIp | ParseError::FrameTooShort => Reason::FrameTooShort,
+            // The first three are not malformed, and never dropped: they go on to the kernel.
+            ParseError::NotIp
+            | ParseError::Ipv6SourceRouted
+            | ParseError::BigTcp
+            | ParseError::FrameTooShort => Reason::FrameTooShort,
             ParseError::Ipv4Truncated => Reason::Ipv4Truncated,
             ParseError::Ipv4BadVersion => Reason::Ipv4BadVersion,
             ParseError::Ipv4BadHeaderLength => Reason::Ipv4BadHeaderLength,

@@ -7,7 +7,7 @@ use schedulers::Flow;
 
 use super::admin::persistent;
 use super::director::Director;
-use super::reason::{Count, Counters, Reason};
+use super::reason::{Count, Reason};
 use super::tcp::{self, State, View};
 use super::{PROTO_TCP, PROTO_UDP};
 use crate::conn::{Conn, ConnRef, InsertError, NewConn, Tuple};
@@ -167,7 +167,7 @@ impl Director {
         if let Some(t) = self.table.get(template) {
             t.touch(now.tick(), timeout);
             if made.is_ok() {
-                t.add_controlled(1);
+                t.add_controlled(true);
             }
         }
         match made {
@@ -221,7 +221,7 @@ impl Director {
         let (dest, template, is_template) = (c.dest(), c.template(), c.is_template());
         if let Some(last) = self.table.remove(conn) {
             self.counters[worker].count(why);
-            self.unbind(dest, template, is_template, State::from_u8(last.state));
+            self.unbind(dest, template, is_template, State::from_u8(last.state()));
         }
     }
 
@@ -234,7 +234,7 @@ impl Director {
         }
         line.unbind(state.is_active());
         if let Some(t) = template.and_then(|t| self.table.get(t)) {
-            t.add_controlled(-1);
+            t.add_controlled(false);
         }
     }
 }

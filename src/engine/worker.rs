@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 use ipvs_netlink::FwdMethod;
-use modes::packet::{self, Fragment, Packet, ParseError, proto, tcp_flags};
+use modes::packet::{self, Fragment, Packet, proto, tcp_flags};
 
 use super::answer::Bucket;
 use super::director::Director;
@@ -18,7 +18,7 @@ use crate::conn::{Conn, Direction, Expiry, Tuple};
 use crate::time::{Now, ticks};
 
 /// Frames judged together.
-pub const BATCH: usize = 64;
+const BATCH: usize = 64;
 /// Entries whose timers are looked at in one tick.
 const EXPIRE_BUDGET: usize = 4096;
 /// Time between two ticks while nothing presses.
@@ -85,7 +85,7 @@ impl Worker {
         }
         let p = match packet::parse(bytes) {
             Ok(p) => p,
-            Err(ParseError::NotIp) => return Parsed::Judged(Verdict::Pass),
+            Err(e) if !e.is_malformed() => return Parsed::Judged(Verdict::Pass),
             Err(e) => return Parsed::Judged(Verdict::Drop(e.into())),
         };
         if p.fragment == Fragment::Later || (p.proto != PROTO_TCP && p.proto != PROTO_UDP) {
@@ -197,12 +197,12 @@ impl Worker {
         let state = if p.proto == PROTO_TCP {
             loop {
                 let word = conn.word();
-                let old = State::from_u8(word.state);
+                let old = State::from_u8(word.state());
                 let new = tcp::next(view, old, p.tcp_flags);
                 if new == old {
                     break new;
                 }
-                if conn.try_set(word, new as u8, word.flags).is_ok() {
+                if conn.try_set(word, new as u8, word.flags()).is_ok() {
                     if new.is_active() != old.is_active() {
                         director.dests.line(conn.dest()).set_active(new.is_active());
                     }
@@ -211,7 +211,8 @@ impl Worker {
                     }
                     break new;
                 }
-                if director.table.get(conn.id()).is_none() {
+                let word = conn.word();
+                if word.is_expiring() || !conn.is_live() {
                     return;
                 }
             }
@@ -230,9 +231,9 @@ impl Worker {
     fn assure(&self, conn: &Conn<'_>) {
         let Some(template) = conn.template().and_then(|t| self.director.table.get(t)) else { return };
         let word = template.word();
-        if word.flags & FLAG_ASSURED == 0 {
+        if word.flags() & FLAG_ASSURED == 0 {
             // Lost to a concurrent change, the next established connection says it again.
-            let _ = template.try_set(word, word.state, word.flags | FLAG_ASSURED);
+            let _ = template.try_set(word, word.state(), word.flags() | FLAG_ASSURED);
         }
     }
 

@@ -5,7 +5,7 @@
 use super::RawStats;
 
 /// Seconds between two steps.
-pub const PERIOD_SECS: u64 = 2;
+pub(super) const PERIOD_SECS: u64 = 2;
 
 /// Averages of one service or destination, scaled by 2^10 to keep fractions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
