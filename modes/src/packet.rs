@@ -241,4 +241,4 @@ fn transport(frame: &[u8], mut p: Packet) -> Result<Packet, ParseError> {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -95,8 +95,8 @@ impl Director {
             return Outcome::Out(self.fragment(side, p, frame, id));
         }
         Outcome::Out(match side {
-            Side::Client => self.from_client(&p, frame, id),
-            Side::Server => self.from_server(&p, frame, id),
+            Side::Client => self.client_packet(&p, frame, id),
+            Side::Server => self.server_packet(&p, frame, id),
         })
     }
 
@@ -115,7 +115,7 @@ impl Director {
         waiting.into_iter().flat_map(|(p, frame)| self.to_server(&p, &frame, server, id)).collect()
     }
 
-    fn from_client(&mut self, p: &Packet, frame: &[u8], id: u16) -> Frames {
+    fn client_packet(&mut self, p: &Packet, frame: &[u8], id: u16) -> Frames {
         let virtual_end = (p.dst, p.dport);
         let key = (p.proto, (p.src, p.sport), virtual_end);
         let Some(server) = self.services.get(&(p.proto, virtual_end)).copied() else {
@@ -164,7 +164,7 @@ impl Director {
         out
     }
 
-    fn from_server(&self, p: &Packet, frame: &[u8], id: u16) -> Frames {
+    fn server_packet(&self, p: &Packet, frame: &[u8], id: u16) -> Frames {
         let own = match p.family {
             Family::V4 => addr("10.1.0.254"),
             Family::V6 => addr("2001:db8:1::254"),
