@@ -65,7 +65,8 @@ impl Build {
                 b.extend([0, 0, 0, 100, 0, 0, 0, 200, 0x50, self.flags, 0xfa, 0xf0, 0, 0, 0, 0]);
             }
             proto::UDP => {
-                b.extend([(8 + self.data.len()).to_be_bytes()[6], (8 + self.data.len()) as u8, 0, 0])
+                b.extend(((8 + self.data.len()) as u16).to_be_bytes());
+                b.extend([0, 0]);
             }
             proto::SCTP => b.extend([1, 2, 3, 4, 0, 0, 0, 0]),
             proto::ICMP | proto::ICMPV6 => {
