@@ -70,25 +70,25 @@ impl Problem {
     }
 }
 
-/// Whether an ICMP error (or a reset) may be sent because of this packet (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e): it is not
-/// itself an error, not a later fragment, neither from nor to a group or broadcast address, on the link too. A subnet's own
+/// Whether an ICMP error (or a reset) may be sent because of this packet (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e): it
+/// is not itself an error, not a later fragment, neither from nor to a group or broadcast address, on the link too. A subnet's own
 /// broadcast address cannot be seen here. Later fragments of IPv6 stay unanswered as well: their first one is answered.
 pub fn may_answer(p: &Packet, frame: &[u8]) -> bool {
     let Some(eth) = Ethernet::new(frame) else { return false };
     if eth.dst()[0] & 1 != 0 || eth.src()[0] & 1 != 0 || p.fragment == Fragment::Later {
         return false;
     }
-    let kind = frame.get(p.l4..p.end).and_then(Icmp::new).map(|h| h.kind());
+    let l4 = frame.get(p.l4..p.end).unwrap_or_default();
     match p.family {
         Family::V4 => {
             // 0/8, loopback, and all from 224.0.0.0 up: groups, reserved, broadcast.
             let source_ok = !matches!(p.src.v4() >> 24, 0 | 127 | 224..);
-            source_ok && p.dst.v4() >> 28 < 14 && (p.proto != proto::ICMP || kind.is_some_and(is_query_v4))
+            let error = p.proto == proto::ICMP && Icmp::new(l4).is_none_or(|h| !is_query_v4(h.kind()));
+            source_ok && p.dst.v4() >> 28 < 14 && !error
         }
         Family::V6 => {
             let source_ok = p.src.0 > 1 && p.src.0 >> 120 != 0xff;
-            let error =
-                p.proto == proto::ICMPV6 && kind.is_none_or(|k| k < 128 || k == icmpv6_type::REDIRECT);
+            let error = p.proto == proto::ICMPV6 && Icmpv6::new(l4).is_none_or(|h| is_error_v6(h.kind()));
             source_ok && p.dst.0 >> 120 != 0xff && !error
         }
     }
@@ -98,6 +98,11 @@ pub fn may_answer(p: &Packet, frame: &[u8]) -> bool {
 fn is_query_v4(kind: u8) -> bool {
     use icmp_type::*;
     matches!(kind, ECHO | ECHO_REPLY | 9 | 10 | TIMESTAMP..=18)
+}
+
+/// ICMPv6 messages that are errors, or count as such.
+fn is_error_v6(kind: u8) -> bool {
+    kind < 128 || kind == icmpv6_type::REDIRECT
 }
 
 /// Writes the frame of an ICMP error about `p` into `out` (whose contents go), from the address `from`: back to the sender of the

@@ -13,4 +13,6 @@ pub mod nat;
 pub mod options;
 pub mod packet;
 pub mod reset;
+#[cfg(test)]
+mod testing;
 pub mod wire;

@@ -22,12 +22,12 @@ pub struct Rewrite {
     pub dst: Option<(Addr, u16)>,
 }
 
-/// Why a packet cannot be translated; it is unchanged then.
+/// Why a packet cannot be translated.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NatError {
-    /// The packet's offsets do not fit the frame.
+    /// The packet was not parsed from this frame, which may be spoilt now.
     Mismatch,
-    /// New ports in a fragment of an SCTP packet: its CRC covers data that is not here. Reassemble first.
+    /// New ports in a fragment of an SCTP packet: its CRC covers data that is not here. It is unchanged; reassemble first.
     SctpFragment,
 }
 

@@ -28,7 +28,6 @@ pub mod tcp_flags {
     pub const RST: u8 = 4;
     pub const PSH: u8 = 8;
     pub const ACK: u8 = 16;
-    pub const URG: u8 = 32;
 }
 
 /// Protocol numbers (IANA), shared by IPv4's protocol field and IPv6's next header.
@@ -141,24 +140,23 @@ fn parse_v4(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
         (0, true) => Fragment::First,
         _ => Fragment::Later,
     };
-    transport(
-        frame,
-        Packet {
-            family: Family::V4,
-            proto: ip.protocol(),
-            src: Addr(ip.src().into()),
-            dst: Addr(ip.dst().into()),
-            sport: 0,
-            dport: 0,
-            tcp_flags: 0,
-            fragment,
-            ttl: ip.ttl(),
-            dont_fragment: ip.dont_fragment(),
-            l3,
-            l4: l3 + header,
-            end: l3 + total,
-        },
-    )
+    let (l4, end) = (l3 + header, l3 + total);
+    let ports = transport(&frame[l4..end], Family::V4, ip.protocol(), fragment)?;
+    Ok(Packet {
+        family: Family::V4,
+        proto: ip.protocol(),
+        src: Addr(ip.src().into()),
+        dst: Addr(ip.dst().into()),
+        sport: ports.src,
+        dport: ports.dst,
+        tcp_flags: ports.flags,
+        fragment,
+        ttl: ip.ttl(),
+        dont_fragment: ip.dont_fragment(),
+        l3,
+        l4,
+        end,
+    })
 }
 
 #[inline]
@@ -175,70 +173,74 @@ fn parse_v6(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
     if total == 40 && bytes.len() > 40 + 0xffff {
         return Err(ParseError::BigTcp);
     }
-    let mut p = Packet {
+    let mut chain = extensions::Chain { proto: ip.next_header(), fragment: Fragment::Whole, len: 0 };
+    if extensions::is_extension(chain.proto) {
+        if total == 40 {
+            // RFC 2675: a jumbogram's length field is 0, and its hop-by-hop header lies behind.
+            let jumbo = chain.proto == proto::HOP_BY_HOP && extensions::is_jumbogram(&bytes[40..]);
+            return Err(if jumbo { ParseError::BigTcp } else { ParseError::Ipv6BadExtension });
+        }
+        chain = walk(chain.proto, &bytes[40..total])?;
+    }
+    let (l4, end) = (l3 + 40 + chain.len, l3 + total);
+    let ports = transport(&frame[l4..end], Family::V6, chain.proto, chain.fragment)?;
+    Ok(Packet {
         family: Family::V6,
-        proto: ip.next_header(),
+        proto: chain.proto,
         src: Addr(ip.src()),
         dst: Addr(ip.dst()),
-        sport: 0,
-        dport: 0,
-        tcp_flags: 0,
-        fragment: Fragment::Whole,
+        sport: ports.src,
+        dport: ports.dst,
+        tcp_flags: ports.flags,
+        fragment: chain.fragment,
         ttl: ip.hop_limit(),
         dont_fragment: true,
         l3,
-        l4: l3 + 40,
-        end: l3 + total,
-    };
-    if extensions::is_extension(p.proto) {
-        if total == 40 {
-            // RFC 2675: a jumbogram's length field is 0, and its hop-by-hop header lies behind.
-            let jumbo = p.proto == proto::HOP_BY_HOP && extensions::is_jumbogram(&bytes[40..]);
-            return Err(if jumbo { ParseError::BigTcp } else { ParseError::Ipv6BadExtension });
-        }
-        let found = walk(p.proto, &frame[p.l4..p.end])?;
-        p.proto = found.proto;
-        p.fragment = found.fragment;
-        p.l4 += found.len;
-    }
-    transport(frame, p)
+        l4,
+        end,
+    })
 }
 
-/// Fills in ports and flags, and checks the transport header.
-#[inline]
-fn transport(frame: &[u8], mut p: Packet) -> Result<Packet, ParseError> {
-    if p.fragment == Fragment::Later {
-        return Ok(p);
-    }
-    let l4 = &frame[p.l4..p.end];
-    let whole = p.fragment == Fragment::Whole;
-    match p.proto {
+/// What a transport header tells; zeros where there is none.
+#[derive(Clone, Copy, Default)]
+struct Ports {
+    src: u16,
+    dst: u16,
+    flags: u8,
+}
+
+/// Reads ports and flags, and checks the transport header. Inlined, so that a packet is put together just once.
+#[inline(always)]
+fn transport(l4: &[u8], family: Family, proto: u8, fragment: Fragment) -> Result<Ports, ParseError> {
+    let whole = fragment == Fragment::Whole;
+    match proto {
+        _ if fragment == Fragment::Later => Ok(Ports::default()),
         proto::TCP => {
             let tcp = Tcp::new(l4).ok_or(ParseError::TcpTruncated)?;
             let header = tcp.header_len();
             if header < 20 || whole && header > l4.len() {
                 return Err(ParseError::TcpBadOffset);
             }
-            (p.sport, p.dport, p.tcp_flags) = (tcp.sport(), tcp.dport(), tcp.flags());
+            Ok(Ports { src: tcp.sport(), dst: tcp.dport(), flags: tcp.flags() })
         }
         proto::UDP => {
             let udp = Udp::new(l4).ok_or(ParseError::UdpTruncated)?;
             if udp.length() < 8 || whole && udp.length() > l4.len() {
                 return Err(ParseError::UdpBadLength);
             }
-            (p.sport, p.dport) = (udp.sport(), udp.dport());
+            Ok(Ports { src: udp.sport(), dst: udp.dport(), flags: 0 })
         }
         proto::SCTP => {
             // RFC 9260 section 3.1: ports, verification tag, checksum.
             let h: &[u8; 12] = l4.first_chunk().ok_or(ParseError::SctpTruncated)?;
-            (p.sport, p.dport) = (u16::from_be_bytes([h[0], h[1]]), u16::from_be_bytes([h[2], h[3]]));
+            let (src, dst) = (u16::from_be_bytes([h[0], h[1]]), u16::from_be_bytes([h[2], h[3]]));
+            Ok(Ports { src, dst, flags: 0 })
         }
-        proto::ICMP if p.family == Family::V4 && l4.len() < 8 => return Err(ParseError::IcmpTruncated),
-        proto::ICMPV6 if p.family == Family::V6 && l4.len() < 8 => return Err(ParseError::IcmpTruncated),
-        _ => {}
+        proto::ICMP if family == Family::V4 && l4.len() < 8 => Err(ParseError::IcmpTruncated),
+        proto::ICMPV6 if family == Family::V6 && l4.len() < 8 => Err(ParseError::IcmpTruncated),
+        _ => Ok(Ports::default()),
     }
-    Ok(p)
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -1,5 +1,5 @@
 use crate::packet::{Fragment, Packet, proto, walk};
-use crate::wire::{Icmp, Ipv4, Ipv6, icmp_type, icmpv6_type};
+use crate::wire::{Icmp, Icmpv6, Ipv4, Ipv6, icmp_type, icmpv6_type};
 use crate::{Addr, Family};
 
 /// The packet that an ICMP error is about, as its sender sent it.
@@ -36,19 +36,21 @@ pub fn embedded(frame: &[u8], p: &Packet) -> Option<Inner> {
         return None;
     }
     let message = frame.get(p.l4..p.end)?;
-    let h = Icmp::new(message)?;
-    let (kind, code) = (h.kind(), h.code());
-    let off = p.l4 + 8;
-    let quote = frame.get(off..p.end)?;
+    let quote = message.get(8..)?;
     let mut inner = match (p.family, p.proto) {
         (Family::V4, proto::ICMP) => {
             use icmp_type::*;
+            let h = Icmp::new(message)?;
             let known = [DESTINATION_UNREACHABLE, SOURCE_QUENCH, TIME_EXCEEDED, PARAMETER_PROBLEM];
-            known.contains(&kind).then(|| inner_v4(quote))??
+            let inner = known.contains(&h.kind()).then(|| inner_v4(quote))??;
+            Inner { icmp_type: h.kind(), icmp_code: h.code(), ..inner }
         }
         (Family::V6, proto::ICMPV6) => {
             use icmpv6_type::*;
-            matches!(kind, DESTINATION_UNREACHABLE..=PARAMETER_PROBLEM).then(|| inner_v6(quote))??
+            let h = Icmpv6::new(message)?;
+            let known = matches!(h.kind(), DESTINATION_UNREACHABLE..=PARAMETER_PROBLEM);
+            let inner = known.then(|| inner_v6(quote))??;
+            Inner { icmp_type: h.kind(), icmp_code: h.code(), ..inner }
         }
         _ => return None,
     };
@@ -57,10 +59,11 @@ pub fn embedded(frame: &[u8], p: &Packet) -> Option<Inner> {
         inner.sport = u16::from_be_bytes([ports[0], ports[1]]);
         inner.dport = u16::from_be_bytes([ports[2], ports[3]]);
     }
-    Some(Inner { icmp_type: kind, icmp_code: code, off, l4: off + inner.l4, ..inner })
+    let off = p.l4 + 8;
+    Some(Inner { off, l4: off + inner.l4, ..inner })
 }
 
-/// The quoted packet, with offsets in the quote.
+/// The quoted packet, with offsets in the quote; the caller fills in the error's type and code.
 fn inner(family: Family, proto: u8, src: Addr, dst: Addr, l4: usize) -> Inner {
     Inner { icmp_type: 0, icmp_code: 0, family, proto, src, dst, sport: 0, dport: 0, off: 0, l4 }
 }

@@ -1,6 +1,6 @@
 use std::ops::{Deref, DerefMut};
 
-use super::{be16, view};
+use super::{be16, be128, view};
 
 mod field {
     use std::ops::Range;
@@ -18,9 +18,6 @@ view! {
 }
 
 impl<B: Deref<Target = [u8; 40]>> Ipv6<B> {
-    fn addr(&self, start: usize) -> u128 {
-        u128::from_be_bytes(std::array::from_fn(|i| self.0[start + i]))
-    }
     /// Version, 6 in a good header.
     #[inline(always)]
     pub fn version(&self) -> u8 {
@@ -44,12 +41,12 @@ impl<B: Deref<Target = [u8; 40]>> Ipv6<B> {
     /// Source.
     #[inline(always)]
     pub fn src(&self) -> u128 {
-        self.addr(field::SRC.start)
+        be128(&self.0, field::SRC.start)
     }
     /// Destination.
     #[inline(always)]
     pub fn dst(&self) -> u128 {
-        self.addr(field::DST.start)
+        be128(&self.0, field::DST.start)
     }
 }
 

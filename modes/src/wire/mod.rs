@@ -35,6 +35,13 @@ fn be32<const N: usize>(b: &[u8; N], at: usize) -> u32 {
     u32::from_be_bytes([b[at], b[at + 1], b[at + 2], b[at + 3]])
 }
 
+/// The big-endian number in bytes `at..at + 16`.
+#[inline(always)]
+fn be128<const N: usize>(b: &[u8; N], at: usize) -> u128 {
+    let word = |i: usize| u128::from(be32(b, at + 4 * i)) << (96 - 32 * i);
+    word(0) | word(1) | word(2) | word(3)
+}
+
 /// Defines a view over a header of a fixed length.
 macro_rules! view {
     ($(#[$doc:meta])* $name:ident, $len:expr) => {
