@@ -91,6 +91,8 @@ fn candidates() -> impl Strategy<Value = (u32, Vec<(u32, u32, u32)>)> {
 }
 
 proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+
     #[test]
     fn the_quick_fill_is_that_of_the_book((size, candidates) in candidates()) {
         prop_assert_eq!(filled(&candidates, size), by_the_book(&candidates, size));
