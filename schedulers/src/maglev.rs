@@ -14,9 +14,10 @@
 //!   round, one of half its weight takes one in every second. With equal weights that is the paper's algorithm.
 //! * **Flow.** The slot is SipHash-1-3 of client address, client port, virtual address and virtual port, modulo M. (The
 //!   paper hashes the 5-tuple; the protocol is the service's.) The keys are fixed and public, as directors must agree.
-//! * **Unavailable server.** Where the slot's server takes no new connections, those of the next slots are asked, up to
-//!   4096 slots, then all servers in the order of their turns. Neighbouring slots belong to unrelated
-//!   servers, so the load of one that is full spreads over all others, for every director alike. There are no flags.
+//! * **Unavailable server.** Where the slot's server takes no new connections, the hash is mixed again to give another
+//!   slot, up to 128 times; then all servers are asked in the order of their turns. So the load of a server that is full
+//!   spreads over all others by weight, on every director alike. (Neighbouring slots would not do: permutations run in
+//!   constant steps, so some servers are neighbours much oftener than others.) There are no flags.
 //! * **Changes** are noted, and the table is built at the next [`Scheduler::prepare`] or pick: restoring a thousand
 //!   servers builds one table, not a thousand.
 //! * **Limits.** M is at most [`MAX_TABLE_SIZE`]. When servers are added until there are M or more (or more than
@@ -29,14 +30,14 @@ use crate::{CreateError, Flow, Options, Scheduler, Servers, TableSizeError, is_p
 use fill::Candidate;
 use std::net::IpAddr;
 
-/// Slots of the table unless chosen otherwise: the paper's smaller size, good for about 650 servers within 1 %.
+/// Slots of the table unless chosen otherwise: the paper's smaller size, 100 for each of 655 servers.
 pub const DEFAULT_TABLE_SIZE: u32 = 65_537;
 /// The largest table size, in slots of 2 bytes: the largest prime below 2^21.
 pub const MAX_TABLE_SIZE: u32 = 2_097_143;
 /// The name in the registry.
 const NAME: &str = "maglev";
-/// Slots that a pick looks at before it asks every server.
-const WALK: usize = 4096;
+/// Further slots that a pick looks at before it asks every server.
+const PROBES: usize = 128;
 /// Keys of the hashes of a flow, and of a server for the start of its permutation and for the step: the fraction of pi.
 const KEY_FLOW: [u64; 2] = [0x243f_6a88_85a3_08d3, 0x1319_8a2e_0370_7344];
 const KEY_OFFSET: [u64; 2] = [0xa409_3822_299f_31d0, 0x082e_fa98_ec4e_6c89];
@@ -101,28 +102,40 @@ impl Maglev {
         self.order.get(usize::from(*self.slots.get(slot)?)).copied()
     }
 
-    /// Another server for a connection whose own, that of `slot`, takes none.
-    fn substitute(&self, servers: &dyn Servers, slot: usize) -> Option<usize> {
+    fn slot(&self, hash: u64) -> usize {
+        (hash % u64::from(self.size)) as usize
+    }
+
+    /// Another server for a connection whose own takes none.
+    fn substitute(&self, servers: &dyn Servers, hash: u64) -> Option<usize> {
         let usable = |index: &usize| servers.load(*index).is_available();
-        // Without this look a service that is full would cost the whole walk for every attempt.
+        // Without this look a service that is full would cost the whole search for every attempt.
         if !self.order.iter().any(usable) {
             return None;
         }
-        let len = self.slots.len();
-        let near = (1..len.min(WALK)).filter_map(|step| self.server((slot + step) % len)).find(usable);
-        near.or_else(|| {
-            let first = usize::from(*self.slots.get(slot)?);
+        let hashes = std::iter::successors(Some(hash), |hash| Some(mix(*hash)));
+        let probed = hashes.skip(1).take(PROBES).filter_map(|hash| self.server(self.slot(hash))).find(usable);
+        probed.or_else(|| {
+            let first = usize::from(*self.slots.get(self.slot(hash))?);
             self.order.iter().cycle().skip(first).take(self.order.len()).copied().find(usable)
         })
     }
 }
 
+/// The next number of the generator SplitMix64 (Steele, Lea and Flood, 2014), each output being the next state.
+fn mix(state: u64) -> u64 {
+    let a = state.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let b = (a ^ a >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let c = (b ^ b >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    c ^ c >> 31
+}
+
 impl Scheduler for Maglev {
     fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
         self.prepare(servers);
-        let slot = (hash_flow(flow) % u64::from(self.size)) as usize;
-        let index = self.server(slot)?;
-        if servers.load(index).is_available() { Some(index) } else { self.substitute(servers, slot) }
+        let hash = hash_flow(flow);
+        let index = self.server(self.slot(hash))?;
+        if servers.load(index).is_available() { Some(index) } else { self.substitute(servers, hash) }
     }
 
     fn added(&mut self, servers: &dyn Servers, index: usize) {

@@ -102,9 +102,10 @@ impl Scheduler for MaglevHashing {
     }
 }
 
-/// The kernel's 32-bit keyed hash of a 32-bit value; on 64-bit machines it is SipHash-1-3 with half a key.
+/// The kernel's 32-bit keyed hash of a 32-bit value; on 64-bit machines it is the low half of SipHash-1-3, here with
+/// the key given twice.
 fn hash(value: u32, key: u64) -> u32 {
-    siphash13([key, 0], &value.to_le_bytes()) as u32
+    siphash13([key, key], &value.to_le_bytes()) as u32
 }
 
 fn slot_of(value: u32, key: u64) -> u32 {

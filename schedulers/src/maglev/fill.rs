@@ -4,8 +4,8 @@
 //! M ln M attempts, nearly all of them on slots already taken and half of them for the last √M slots. So the fill has
 //! two phases with one result:
 //!
-//! * While many slots are free, permutations are walked by adding and subtracting (no modulo), against one bit a slot,
-//!   8 KiB for M = 65,537, which stays in the first-level cache.
+//! * While many slots are free, permutations are walked by adding and subtracting (no modulo), four slots at a time:
+//!   the four looks do not depend on each other, and one branch, mostly foreseen, serves them all.
 //! * When few are free, it is quicker to ask each free slot for its place in the server's permutation, which is
 //!   (slot − offset) / skip modulo M, and to take the first.
 
@@ -13,14 +13,12 @@
 const TAIL_FACTOR: f64 = 1.5;
 
 /// A server on its way through its permutation of the slots, which is (offset + i × skip) modulo M for i = 0, 1, ...
-#[derive(Debug)]
+/// Small, for a thousand of them to stay in the first-level cache beside a part of the table.
 pub(super) struct Candidate {
-    /// First slot of the permutation.
-    offset: u32,
-    /// Distance between successive slots, 1 to M − 1.
-    skip: u32,
     /// Where the walk stands: all slots before it in the permutation are taken.
     next: u32,
+    /// Distance between successive slots, 1 to M − 1.
+    skip: u32,
     /// Slots it is to get.
     quota: u32,
     /// Rises by `quota` each round; a turn costs the number of rounds.
@@ -29,7 +27,7 @@ pub(super) struct Candidate {
 
 impl Candidate {
     pub(super) fn new(offset: u32, skip: u32, quota: u32) -> Self {
-        Candidate { offset, skip, next: offset, quota, credit: 0 }
+        Candidate { next: offset, skip, quota, credit: 0 }
     }
 }
 
@@ -76,95 +74,93 @@ pub(super) fn fill(mut candidates: Vec<Candidate>, size: u32, slots: &mut Vec<u1
     for candidate in &mut candidates {
         candidate.credit = rounds - 1;
     }
-    let mut walk = Walk { slots, taken: vec![0; size as usize / 64 + 1], size, free: size };
-    let tail = ((f64::from(size).sqrt() * TAIL_FACTOR) as u32).max(1);
-    let mut turns = Turns { round: 0, rounds, position: 0 };
-    while walk.free > tail {
-        let Some(position) = turns.next(&mut candidates) else { return };
-        walk.claim(position, &mut candidates[position]);
-    }
-    let mut rest = walk.free_slots();
-    let mut steps = vec![0; candidates.len()];
-    while !rest.is_empty() {
-        let Some(position) = turns.next(&mut candidates) else { return };
-        let candidate = &candidates[position];
-        if steps[position] == 0 {
-            steps[position] = fraction(inverse(candidate.skip, size), size);
-        }
-        let step: u64 = steps[position];
-        let place = |slot: u32| step.wrapping_mul(u64::from(slot).wrapping_sub(u64::from(candidate.offset)));
-        let Some((at, _)) = rest.iter().enumerate().min_by_key(|(_, slot)| place(**slot)) else { return };
-        let slot = rest.swap_remove(at);
-        slots[slot as usize] = position as u16;
-    }
-}
-
-/// Whose turn it is.
-struct Turns {
-    round: u32,
-    rounds: u32,
-    position: usize,
-}
-
-impl Turns {
-    /// The next candidate with a turn; `None` after the last round, when all quotas are used up.
-    #[inline(always)]
-    fn next(&mut self, candidates: &mut [Candidate]) -> Option<usize> {
-        loop {
-            while let Some(candidate) = candidates.get_mut(self.position) {
-                // A new round for this candidate begins when its credit was too small for another turn.
-                if candidate.credit >= self.rounds {
-                    candidate.credit -= self.rounds;
-                    return Some(self.position);
-                }
-                self.position += 1;
+    let tail_size = ((f64::from(size).sqrt() * TAIL_FACTOR) as u32).max(1);
+    let mut walk = Walk { taken: vec![0; size as usize], size };
+    let mut tail: Option<Tail> = None;
+    let mut free = size;
+    let slots = slots.as_mut_slice();
+    for _ in 0..rounds {
+        for (position, candidate) in (0..).zip(&mut candidates) {
+            candidate.credit += candidate.quota;
+            while candidate.credit >= rounds {
+                candidate.credit -= rounds;
+                let slot = if free > tail_size {
+                    walk.claim(candidate)
+                } else {
+                    let tail = tail.get_or_insert_with(|| Tail::after(&walk));
+                    let Some(slot) = tail.claim(position, candidate) else { return };
+                    slot
+                };
+                slots[slot as usize] = position;
+                free -= 1;
             }
-            if self.round == self.rounds {
-                return None;
-            }
-            self.round += 1;
-            self.position = 0;
-            candidates.iter_mut().for_each(|candidate| candidate.credit += candidate.quota);
         }
     }
 }
 
-/// The first phase.
-struct Walk<'a> {
-    slots: &'a mut [u16],
-    /// One bit a slot.
-    taken: Vec<u64>,
+/// The first phase: which slots are taken (1) and free (0).
+struct Walk {
+    taken: Vec<u8>,
     size: u32,
-    free: u32,
 }
 
-impl Walk<'_> {
-    /// Gives the candidate the next free slot of its permutation. There must be one.
+impl Walk {
+    /// Gives the candidate the next free slot of its permutation. At least one slot must be free.
     #[inline(always)]
-    fn claim(&mut self, position: usize, candidate: &mut Candidate) {
-        let mut slot = candidate.next;
-        while self.taken[(slot / 64) as usize] >> (slot % 64) & 1 != 0 {
-            slot = step(slot, candidate.skip, self.size);
-        }
-        self.taken[(slot / 64) as usize] |= 1 << (slot % 64);
-        self.slots[slot as usize] = position as u16;
-        self.free -= 1;
-        candidate.next = step(slot, candidate.skip, self.size);
+    fn claim(&mut self, candidate: &mut Candidate) -> u32 {
+        let (size, skip) = (self.size, candidate.skip);
+        let twice = step(skip, skip, size);
+        let fourfold = step(twice, twice, size);
+        let mut a = candidate.next;
+        let mut b = step(a, skip, size);
+        let mut c = step(a, twice, size);
+        let mut d = step(b, twice, size);
+        let slot = loop {
+            let [in_a, in_b, in_c, in_d] = [a, b, c, d].map(|slot| self.taken[slot as usize]);
+            if in_a & in_b & in_c & in_d == 0 {
+                let first = if in_a == 0 { a } else { b };
+                let second = if in_c == 0 { c } else { d };
+                break if in_a & in_b == 0 { first } else { second };
+            }
+            [a, b, c, d] = [a, b, c, d].map(|slot| step(slot, fourfold, size));
+        };
+        self.taken[slot as usize] = 1;
+        candidate.next = step(slot, skip, size);
+        slot
+    }
+}
+
+/// The second phase: the slots still free.
+struct Tail {
+    free: Vec<u32>,
+    size: u32,
+    /// For each candidate that had a turn, 1 / skip modulo M as a [`fraction`] of M; 0: not yet known.
+    units: Vec<u64>,
+}
+
+impl Tail {
+    fn after(walk: &Walk) -> Self {
+        let free = (0..).zip(&walk.taken).filter(|(_, taken)| **taken == 0).map(|(slot, _)| slot).collect();
+        Tail { free, size: walk.size, units: Vec::new() }
     }
 
-    fn free_slots(&self) -> Vec<u32> {
-        let mut free = Vec::with_capacity(self.free as usize);
-        for (at, word) in (0..).step_by(64).zip(&self.taken) {
-            let mut bits = !word;
-            while bits != 0 {
-                let slot = at + bits.trailing_zeros();
-                if slot < self.size {
-                    free.push(slot);
-                }
-                bits &= bits - 1;
-            }
+    /// Gives the candidate the free slot that comes first in its permutation; `None` where none is free.
+    #[inline(never)]
+    fn claim(&mut self, position: u16, candidate: &Candidate) -> Option<u32> {
+        let position = usize::from(position);
+        if self.units.len() <= position {
+            self.units.resize(position + 1, 0);
         }
-        free
+        if self.units[position] == 0 {
+            self.units[position] = fraction(inverse(candidate.skip, self.size), self.size);
+        }
+        // The places are counted from `next`, before which nothing is free.
+        let (unit, start) = (self.units[position], u64::from(candidate.next));
+        let place = |slot: &u32| unit.wrapping_mul(u64::from(*slot).wrapping_sub(start));
+        // Two passes are quicker than one that carries the index along.
+        let first = self.free.iter().map(place).min()?;
+        let at = self.free.iter().position(|slot| place(slot) == first)?;
+        Some(self.free.swap_remove(at))
     }
 }
 
