@@ -18,6 +18,8 @@ mod reply;
 mod request;
 mod save;
 mod server;
+#[cfg(test)]
+mod tests;
 mod types;
 mod wire;
 
