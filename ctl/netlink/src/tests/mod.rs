@@ -2,6 +2,7 @@ mod client;
 mod damage;
 mod golden;
 mod round_trip;
+mod saving;
 mod serving;
 mod strategies;
 
