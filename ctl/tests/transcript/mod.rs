@@ -13,8 +13,8 @@ use std::io::Cursor;
 use std::net::IpAddr;
 
 use ipvs_netlink::{
-    Af, Backend, ClientError, Envelope, Errno, Exchange, ExchangeError, FAMILY_IPVS, FAMILY_LVSD, Family,
-    Reply, Request, serve,
+    Af, Backend, ClientError, Daemon, Envelope, Errno, Exchange, ExchangeError, FAMILY_IPVS, FAMILY_LVSD,
+    Family, Reply, Request, serve,
 };
 use lvsctl::names::{Names, Services};
 use lvsctl::{Client, Io, run};
@@ -218,10 +218,8 @@ pub struct InProcess<'a> {
 
 impl Client for InProcess<'_> {
     fn for_each(&mut self, request: &Request, each: &mut dyn FnMut(Reply)) -> Result<(), ClientError> {
-        if let Some(errno) = recorded_refusals(request) {
-            return Err(ClientError::Refused(errno));
-        }
-        exchange(self.backend, request).map_err(ClientError::Refused)?.into_iter().for_each(each);
+        let replies = as_recorded(request).and_then(|request| exchange(self.backend, &request));
+        replies.map_err(ClientError::Refused)?.into_iter().for_each(each);
         Ok(())
     }
 }
@@ -271,12 +269,16 @@ impl Names for RecordedNames {
     }
 }
 
-/// What the recording machine refused and a backend may have: it had no module for `twos`, and one interface `d0`.
-pub fn recorded_refusals(request: &Request) -> Option<Errno> {
+/// A request as the recording machine would have taken it where a backend may differ: it had no module for `twos`, one
+/// interface `d0`, and messages of a daemon in an IPv6 group were shorter by the larger header.
+fn as_recorded(request: &Request) -> Result<Request, Errno> {
     match request {
-        Request::NewService(s) | Request::SetService(s) if s.scheduler == "twos" => Some(Errno::ENOENT),
-        Request::NewDaemon(d) if d.interface != "d0" => Some(Errno::ENODEV),
-        _ => None,
+        Request::NewService(s) | Request::SetService(s) if s.scheduler == "twos" => Err(Errno::ENOENT),
+        Request::NewDaemon(d) if d.interface != "d0" => Err(Errno::ENODEV),
+        Request::NewDaemon(d) if d.maxlen == 0 && d.group.is_some_and(|g| g.is_ipv6()) => {
+            Ok(Request::NewDaemon(Daemon { maxlen: 1500 - 48, ..d.clone() }))
+        }
+        other => Ok(other.clone()),
     }
 }
 
