@@ -1,0 +1,381 @@
+//! Carrying a command out: asking the daemon and printing what it tells.
+
+mod own;
+mod restore;
+
+use std::io::{self, Write};
+use std::path::Path;
+
+use ipvs_netlink::{ClientError, DestEntry, Errno, Reply, Request, Service, ServiceEntry, ServiceKey};
+
+use crate::Io;
+use crate::cli::Sub;
+use crate::command::Command;
+use crate::error::{CliError, EXIT_OK, EXIT_USAGE};
+use crate::grammar::Cmd;
+use crate::help::{VERSION_LINE, print_help_into};
+use crate::lowargs::LowArgs;
+use crate::names::{Names, NoNames};
+use crate::print::{self, Format};
+
+/// Somebody who answers requests: the daemon behind its socket, or a model in a test.
+pub trait Client {
+    /// Asks, and hands each reply on as it comes.
+    ///
+    /// # Errors
+    /// [`ClientError::Refused`] with the daemon's error number; any other error says that there is no answer.
+    fn for_each(&mut self, request: &Request, each: &mut dyn FnMut(Reply)) -> Result<(), ClientError>;
+}
+
+impl Client for ipvs_netlink::Client {
+    fn for_each(&mut self, request: &Request, each: &mut dyn FnMut(Reply)) -> Result<(), ClientError> {
+        ipvs_netlink::Client::for_each(self, request, each)
+    }
+}
+
+/// Reaches the daemon behind a socket.
+pub type Connect<'a> = dyn FnMut(&Path) -> Result<Box<dyn Client + 'a>, ClientError> + 'a;
+
+/// Why a run ended early.
+#[derive(Debug)]
+pub(crate) enum Failure {
+    /// The command was not carried out.
+    Command(CliError),
+    /// Its output could not be written.
+    Output(io::Error),
+}
+
+impl From<CliError> for Failure {
+    fn from(e: CliError) -> Self {
+        Failure::Command(e)
+    }
+}
+
+impl From<io::Error> for Failure {
+    fn from(e: io::Error) -> Self {
+        Failure::Output(e)
+    }
+}
+
+/// A run's connection and names.
+pub(crate) struct Session<'a, 'c> {
+    socket: &'a Path,
+    names: &'a dyn Names,
+    connect: &'a mut Connect<'c>,
+    client: Option<Box<dyn Client + 'c>>,
+}
+
+impl<'a, 'c> Session<'a, 'c> {
+    pub(crate) fn new(socket: &'a Path, names: &'a dyn Names, connect: &'a mut Connect<'c>) -> Self {
+        Session { socket, names, connect, client: None }
+    }
+
+    /// A command line of ipvsadm's grammar.
+    pub(crate) fn ipvsadm(&mut self, words: &[String], io: &mut Io<'_>) -> Result<i32, Failure> {
+        match self.command(words)? {
+            Command::Restore => self.restore(io),
+            command => self.execute(&command, io.stdout).map(|()| EXIT_OK),
+        }
+    }
+
+    /// One of lvsctl's own subcommands.
+    pub(crate) fn subcommand(&mut self, sub: &Sub, out: &mut dyn Write) -> Result<i32, Failure> {
+        match sub {
+            Sub::Status => self.status(out)?,
+            Sub::Sysctl { settings } => self.sysctl(settings, out)?,
+        }
+        Ok(EXIT_OK)
+    }
+
+    fn command(&self, words: &[String]) -> Result<Command, CliError> {
+        Command::from_low(&LowArgs::parse(words)?, self.names)
+    }
+
+    fn execute(&mut self, command: &Command, out: &mut dyn Write) -> Result<(), Failure> {
+        match command {
+            Command::AddService(s) => {
+                self.change(Cmd::AddService, &Request::NewService(s.clone()), |e| about(s, e))
+            }
+            Command::EditService(s) => {
+                self.change(Cmd::EditService, &Request::SetService(s.clone()), |e| about(s, e))
+            }
+            Command::DeleteService(key) => {
+                self.change(Cmd::DeleteService, &Request::DelService(*key), |_| key_text(key))
+            }
+            Command::Clear => self.change(Cmd::Clear, &Request::Flush, |_| String::new()),
+            Command::AddServer(key, dest) => {
+                self.change(Cmd::AddServer, &Request::NewDest(*key, dest.clone()), |e| {
+                    about_dest(key, dest, e)
+                })
+            }
+            Command::EditServer(key, dest) => {
+                self.change(Cmd::EditServer, &Request::SetDest(*key, dest.clone()), |e| {
+                    about_dest(key, dest, e)
+                })
+            }
+            Command::DeleteServer(key, addr, port) => {
+                self.change(Cmd::DeleteServer, &Request::DelDest(*key, *addr, *port), |e| match e {
+                    Errno::ENOENT => format!("{} of {}", numeric(*addr, *port), key_text(key)),
+                    _ => key_text(key),
+                })
+            }
+            Command::List(None, format) => self.list_all(*format, out),
+            Command::List(Some(key), format) => self.list_one(key, *format, out),
+            Command::ListConns { format, pe } => self.list_conns(*format, *pe, out),
+            Command::ListTimeouts => self.list_timeouts(out),
+            Command::ListDaemons => self.list_daemons(out),
+            Command::Zero(key) => self
+                .change(Cmd::Zero, &Request::Zero(*key), |_| key.as_ref().map(key_text).unwrap_or_default()),
+            Command::SetTimeouts(t) => self.change(Cmd::Set, &Request::SetConfig(*t), |_| "--set".to_owned()),
+            Command::StartDaemon(d) => {
+                self.change(Cmd::StartDaemon, &Request::NewDaemon(d.clone()), |_| d.interface.clone())
+            }
+            Command::StopDaemon(state) => {
+                self.change(Cmd::StopDaemon, &Request::DelDaemon(*state), |_| String::new())
+            }
+            Command::Save(format) => self.save(*format, out),
+            Command::Help => Ok(print_help_into(out)?),
+            Command::Version => Ok(writeln!(out, "{VERSION_LINE}")?),
+            // Only `ipvsadm` above has the input for it; a line of --restore may not say it.
+            Command::Restore => Err(CliError::try_help().into()),
+        }
+    }
+
+    /// A request that is answered by yes or no.
+    fn change(
+        &mut self,
+        cmd: Cmd,
+        request: &Request,
+        about: impl FnOnce(Errno) -> String,
+    ) -> Result<(), Failure> {
+        self.ask(request, &mut |_| {}).map_err(|e| explained(cmd, e, about).into())
+    }
+
+    fn list_all(&mut self, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut info = None;
+        self.ask(&Request::GetInfo, &mut |reply| {
+            if let Reply::Info(i) = reply {
+                info = Some(i);
+            }
+        })
+        .map_err(listing)?;
+        if let Some(info) = info {
+            print::print_version_into(out, &info)?;
+        }
+        print::print_titles_into(out, format.view)?;
+        let names = self.names;
+        self.each_service(format, &mut |service, dests| print_block_into(out, service, dests, format, names))
+    }
+
+    fn list_one(&mut self, key: &ServiceKey, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut services = Vec::new();
+        self.ask(&Request::GetService(*key), &mut |reply| {
+            if let Reply::Service(s) = reply {
+                services.push(s);
+            }
+        })
+        .map_err(|e| explained(Cmd::List, e, |_| key_text(key)))?;
+        let dests = self.dests(key, format)?;
+        print::print_titles_into(out, format.view)?;
+        for service in &services {
+            print_block_into(out, service, &dests, format, self.names)?;
+        }
+        Ok(())
+    }
+
+    fn list_conns(&mut self, format: Format, pe: bool, out: &mut dyn Write) -> Result<(), Failure> {
+        let names = self.names;
+        let mut written = Ok(());
+        let mut titles = false;
+        self.ask(&Request::DumpConns, &mut |reply| {
+            // Connections are many: each is printed as it comes.
+            if let (Reply::Conn(conn), Ok(())) = (reply, &written) {
+                let first = !std::mem::replace(&mut titles, true);
+                let above = if first { print::print_conn_titles_into(out, pe) } else { Ok(()) };
+                written = above.and_then(|()| print::print_conn_into(out, &conn, format.numeric, names));
+            }
+        })
+        .map_err(listing)?;
+        written?;
+        if !titles {
+            print::print_conn_titles_into(out, pe)?;
+        }
+        Ok(())
+    }
+
+    fn list_timeouts(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut timeouts = None;
+        self.ask(&Request::GetConfig, &mut |reply| {
+            if let Reply::Config(t) = reply {
+                timeouts = Some(t);
+            }
+        })
+        .map_err(listing)?;
+        match timeouts {
+            Some(timeouts) => Ok(print::print_timeouts_into(out, &timeouts)?),
+            None => {
+                Err(listing(Unanswered::Broken("the daemon's answer lacks the timeouts".to_owned())).into())
+            }
+        }
+    }
+
+    fn list_daemons(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut daemons = Vec::new();
+        self.ask(&Request::DumpDaemons, &mut |reply| {
+            if let Reply::Daemon(d) = reply {
+                daemons.push(d);
+            }
+        })
+        .map_err(listing)?;
+        for daemon in &daemons {
+            print::print_daemon_into(out, daemon)?;
+        }
+        Ok(())
+    }
+
+    fn save(&mut self, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
+        let names = self.names;
+        self.each_service(format, &mut |entry, dests| {
+            let service = &entry.service;
+            print::print_service_rule_into(out, service, format.numeric, names)?;
+            for dest in dests {
+                print::print_dest_rule_into(out, &service.key, &dest.dest, format.numeric, names)?;
+            }
+            Ok(())
+        })
+    }
+
+    /// All services with their servers, in the order of the format.
+    fn each_service(
+        &mut self,
+        format: Format,
+        each: &mut dyn FnMut(&ServiceEntry, &[DestEntry]) -> io::Result<()>,
+    ) -> Result<(), Failure> {
+        let mut services = Vec::new();
+        self.ask(&Request::DumpServices, &mut |reply| {
+            if let Reply::Service(s) = reply {
+                services.push(s);
+            }
+        })
+        .map_err(listing)?;
+        if format.sort {
+            services = print::sort_services(services);
+        }
+        for service in &services {
+            match self.dests(&service.service.key, format) {
+                Ok(dests) => each(service, &dests)?,
+                // Deleted since it was listed.
+                Err(Unanswered::Refused(Errno::ESRCH)) => {}
+                Err(e) => return Err(listing(e).into()),
+            }
+        }
+        Ok(())
+    }
+
+    fn dests(&mut self, key: &ServiceKey, format: Format) -> Result<Vec<DestEntry>, Unanswered> {
+        let mut dests = Vec::new();
+        self.ask(&Request::DumpDests(*key), &mut |reply| {
+            if let Reply::Dest(d) = reply {
+                dests.push(d);
+            }
+        })?;
+        Ok(if format.sort { print::sort_dests(dests) } else { dests })
+    }
+
+    /// Asks the daemon, which is connected to at the first question.
+    fn ask(&mut self, request: &Request, each: &mut dyn FnMut(Reply)) -> Result<(), Unanswered> {
+        let client = match &mut self.client {
+            Some(client) => client,
+            none => none.insert((self.connect)(self.socket)?),
+        };
+        Ok(client.for_each(request, each)?)
+    }
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) enum Unanswered {
+    /// The daemon says no.
+    Refused(Errno),
+    /// There is no daemon, or none that can be understood. One line.
+    Broken(String),
+}
+
+impl From<ClientError> for Unanswered {
+    fn from(e: ClientError) -> Self {
+        match &e {
+            ClientError::Refused(errno) => Unanswered::Refused(*errno),
+            ClientError::Io { path, source, .. } if source.kind() == io::ErrorKind::PermissionDenied => {
+                Unanswered::Broken(format!(
+                    "{}: permission denied: run lvsctl as root, or as a member of the group that owns this socket",
+                    path.display()
+                ))
+            }
+            _ => Unanswered::Broken(e.to_string()),
+        }
+    }
+}
+
+impl From<Unanswered> for Failure {
+    fn from(e: Unanswered) -> Self {
+        listing(e).into()
+    }
+}
+
+fn explained(cmd: Cmd, e: Unanswered, about: impl FnOnce(Errno) -> String) -> CliError {
+    match e {
+        Unanswered::Refused(errno) => CliError::refused(cmd, errno, &about(errno)),
+        Unanswered::Broken(message) => CliError { code: EXIT_USAGE, message, carries_on: false },
+    }
+}
+
+fn listing(e: Unanswered) -> CliError {
+    explained(Cmd::List, e, |_| String::new())
+}
+
+fn print_block_into(
+    out: &mut dyn Write,
+    service: &ServiceEntry,
+    dests: &[DestEntry],
+    format: Format,
+    names: &dyn Names,
+) -> io::Result<()> {
+    print::print_service_into(out, service, format, names)?;
+    for dest in dests {
+        print::print_dest_into(out, &service.service.key, dest, format, names)?;
+    }
+    Ok(())
+}
+
+fn numeric(addr: std::net::IpAddr, port: u16) -> String {
+    print::endpoint(addr, port, 0, true, &NoNames)
+}
+
+fn key_text(key: &ServiceKey) -> String {
+    match *key {
+        ServiceKey::Addr { protocol, addr, port } => {
+            format!("{} {}", print::protocol_name(protocol), numeric(addr, port))
+        }
+        ServiceKey::Fwmark { mark, af } => format!("firewall mark {mark}, {af:?}"),
+    }
+}
+
+/// What a refusal of a service is about.
+fn about(s: &Service, errno: Errno) -> String {
+    match (errno, &s.pe_name) {
+        (Errno::ENOENT, None) => format!("scheduler `{}'", s.scheduler),
+        (Errno::ENOENT, Some(pe)) => format!("scheduler `{}', persistence engine `{pe}'", s.scheduler),
+        _ => key_text(&s.key),
+    }
+}
+
+/// What a refusal of a server is about.
+fn about_dest(key: &ServiceKey, d: &ipvs_netlink::Dest, errno: Errno) -> String {
+    match errno {
+        Errno::ESRCH => key_text(key),
+        Errno::ERANGE if d.lower > d.upper => {
+            format!("-y {} is above -x {}", d.lower, d.upper)
+        }
+        _ => format!("{} of {}", numeric(d.addr, d.port), key_text(key)),
+    }
+}

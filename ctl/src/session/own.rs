@@ -1,0 +1,75 @@
+//! Subcommands that ipvsadm does not have.
+
+use std::io::Write;
+
+use ipvs_netlink::{Errno, Reply, Request, Sysctl};
+
+use super::{Failure, Session, Unanswered, listing};
+use crate::error::{CliError, EXIT_LIST};
+
+/// Prefix of the kernel's names.
+const SYSCTL_PREFIX: &str = "net.ipv4.vs.";
+
+impl Session<'_, '_> {
+    /// The data path's counters.
+    pub(super) fn status(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut counters = Vec::new();
+        self.ask(&Request::GetStatus, &mut |reply| {
+            if let Reply::Counter(c) = reply {
+                counters.push(c);
+            }
+        })?;
+        for counter in &counters {
+            writeln!(out, "{} {}", counter.name, counter.value)?;
+        }
+        Ok(())
+    }
+
+    /// Settings in the manner of sysctl(8): a name prints, `name=value` changes and prints, nothing prints all.
+    pub(super) fn sysctl(&mut self, settings: &[String], out: &mut dyn Write) -> Result<(), Failure> {
+        if settings.is_empty() {
+            return self.print_sysctl(None, out);
+        }
+        for setting in settings {
+            let (name, value) = match setting.split_once('=') {
+                Some((name, value)) => (name.trim_end(), Some(value.trim_start())),
+                None => (setting.as_str(), None),
+            };
+            let name = name.strip_prefix(SYSCTL_PREFIX).unwrap_or(name);
+            if let Some(value) = value {
+                let sysctl = Sysctl { name: name.to_owned(), value: value.to_owned() };
+                self.ask(&Request::SetSysctl(sysctl), &mut |_| {})
+                    .map_err(|e| refused(e, name, Some(value)))?;
+            }
+            self.print_sysctl(Some(name), out)?;
+        }
+        Ok(())
+    }
+
+    fn print_sysctl(&mut self, name: Option<&str>, out: &mut dyn Write) -> Result<(), Failure> {
+        let mut settings = Vec::new();
+        self.ask(&Request::GetSysctl(name.map(str::to_owned)), &mut |reply| {
+            if let Reply::Sysctl(s) = reply {
+                settings.push(s);
+            }
+        })
+        .map_err(|e| refused(e, name.unwrap_or_default(), None))?;
+        for s in &settings {
+            writeln!(out, "{SYSCTL_PREFIX}{} = {}", s.name, s.value)?;
+        }
+        Ok(())
+    }
+}
+
+fn refused(e: Unanswered, name: &str, value: Option<&str>) -> CliError {
+    let Unanswered::Refused(errno) = e else { return listing(e) };
+    let message = match (errno, value) {
+        (Errno::ENOENT, _) => format!("no setting `{SYSCTL_PREFIX}{name}'"),
+        (Errno::EINVAL | Errno::ERANGE, Some(value)) => {
+            format!("{SYSCTL_PREFIX}{name} cannot be `{value}'")
+        }
+        (Errno::EACCES, _) => format!("{SYSCTL_PREFIX}{name} can only be read"),
+        _ => format!("{SYSCTL_PREFIX}{name}: {errno}"),
+    };
+    CliError { code: EXIT_LIST, message, carries_on: false }
+}
