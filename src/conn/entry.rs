@@ -358,7 +358,7 @@ impl State {
         self.0 as u32 & LIVE != 0
     }
 
-    pub(super) fn is_expiring(self) -> bool {
+    pub fn is_expiring(self) -> bool {
         self.0 as u32 & EXPIRING != 0
     }
 
@@ -470,9 +470,10 @@ impl Conn<'_> {
     /// Changes state and flags (within [`FLAGS_MASK`]) if word 0 is still `old`.
     ///
     /// # Errors
-    /// Word 0 as it is now. If that is not live or of another generation, the connection is gone: don't try again.
+    /// Word 0 as it is now. If that is not live or of another generation, the connection is gone; if it is expiring, its end is
+    /// being decided, and its state stands still. Don't try again then.
     pub fn try_set(&self, old: State, state: u8, flags: u32) -> Result<(), State> {
-        if !old.is_live() || old.generation() != self.generation {
+        if !old.is_live() || old.is_expiring() || old.generation() != self.generation {
             return Err(self.word());
         }
         let table = old.0 as u32 & !FLAGS_MASK;
@@ -516,6 +517,21 @@ impl Conn<'_> {
     #[inline]
     pub fn count_packet(&self) -> u32 {
         (self.entry.tail::<COUNT>().fetch_add(1 << 32, Relaxed) >> 32) as u32
+    }
+
+    /// Of a template: connections that follow it now. (A template's packets are not counted; the place is used for this.)
+    pub fn controlled(&self) -> u32 {
+        self.packets()
+    }
+
+    /// Of a template: one more connection follows it, or one less.
+    pub fn add_controlled(&self, more: bool) {
+        let count = self.entry.tail::<COUNT>();
+        if more {
+            count.fetch_add(1 << 32, Relaxed);
+        } else {
+            count.fetch_sub(1 << 32, Relaxed);
+        }
     }
 
     /// The template that it follows; that may be gone.

@@ -160,24 +160,24 @@ impl ConnTable {
         self.half(id.family).slots.conn(id.slot).filter(|c| c.generation == id.generation)
     }
 
-    /// Removes a connection; true for the one caller who did it. While an expiry is being decided on the same connection this
-    /// waits for it; so the expiry's own callback must not remove it, but say [`Expiry::Remove`] (it would get false).
-    pub fn remove(&self, id: ConnRef) -> bool {
+    /// Removes a connection; for the one caller who did it, its last state and flags. While an expiry is being decided on the same connection this
+    /// waits for it; so the expiry's own callback must not remove it, but say [`Expiry::Remove`] (it would get nothing).
+    pub fn remove(&self, id: ConnRef) -> Option<State> {
         let half = self.half(id.family);
-        let Some(entry) = half.slots.get(id.slot) else { return false };
+        let entry = half.slots.get(id.slot)?;
         for _ in 0..YIELDS {
             let word = entry.word();
             if !word.is_live() || word.generation() != id.generation {
-                return false;
+                return None;
             }
             if word.is_expiring() {
                 std::thread::yield_now();
             } else if entry.swap(word, word.removed()).is_ok() {
                 half.forget(entry, id.slot);
-                return true;
+                return Some(word);
             }
         }
-        false
+        None
     }
 
     /// Sets a connection's timer by its last packet and timeout. Needed where its end came nearer (see [`Conn::touch`]); where
@@ -188,7 +188,7 @@ impl ConnTable {
 
     /// Asks `on_expire` about connections whose time is over, and removes those that it does not keep. While it is asked, a
     /// connection is still found by look-ups, and nobody else removes it: each removal is reported once, either here or by
-    /// [`ConnTable::remove`] giving true. The callback may use the table, but see [`ConnTable::remove`].
+    /// [`ConnTable::remove`] giving its state. The callback may use the table, but see [`ConnTable::remove`].
     ///
     /// Handles at most `budget` timers (due or to be re-sorted) and gives their number: less than `budget` means that all is
     /// done up to `now`; otherwise the next call goes on where this one stopped.
