@@ -337,12 +337,10 @@ impl Backend for Director {
 
     fn counters(&self) -> Vec<Counter> {
         let sum = |f: &dyn Fn(&super::reason::Counters) -> u64| self.counters.iter().map(f).sum();
-        let counts = Count::ALL
-            .iter()
-            .map(|c| Counter { name: c.name().to_owned(), value: sum(&|w| w.counted(*c)) });
-        let drops = Reason::ALL
-            .iter()
-            .map(|r| Counter { name: r.name().to_owned(), value: sum(&|w| w.dropped(*r)) });
+        let counts =
+            Count::ALL.iter().map(|c| Counter { name: c.name().to_owned(), value: sum(&|w| w.counted(*c)) });
+        let drops =
+            Reason::ALL.iter().map(|r| Counter { name: r.name().to_owned(), value: sum(&|w| w.dropped(*r)) });
         let gauges = [
             ("connections_ipv4", self.table.len(Family::V4)),
             ("connections_ipv6", self.table.len(Family::V6)),

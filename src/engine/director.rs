@@ -113,7 +113,12 @@ impl Sysctls {
 impl Director {
     /// A director without services. `seed` feeds what has to differ between runs (IP identification); the table
     /// carries its own key.
-    pub fn new(table: ConnTable, routes: Arc<Routes>, workers: usize, seed: u64) -> std::io::Result<Director> {
+    pub fn new(
+        table: ConnTable,
+        routes: Arc<Routes>,
+        workers: usize,
+        seed: u64,
+    ) -> std::io::Result<Director> {
         let workers = workers.clamp(1, MAX_WORKERS);
         Ok(Director {
             table,
@@ -143,7 +148,9 @@ impl Director {
     }
 
     pub(super) fn announce(&self, key: &ServiceKey, added: bool) {
-        let (Some(observer), ServiceKey::Addr { protocol, addr, port }) = (self.observer.get(), *key) else { return };
+        let (Some(observer), ServiceKey::Addr { protocol, addr, port }) = (self.observer.get(), *key) else {
+            return;
+        };
         if added {
             observer.service_added(addr.into(), protocol, addr, port);
         } else {

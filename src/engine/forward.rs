@@ -62,7 +62,13 @@ impl Worker {
     }
 
     /// Sends a client's packet to its server.
-    pub(super) fn to_server(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, target: Target) -> Verdict {
+    pub(super) fn to_server(
+        &mut self,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        target: Target,
+    ) -> Verdict {
         let director = self.director.clone();
         let line = director.dests.line(target.dest);
         let (family, addr) = (line.family(), target.real.0);
@@ -100,7 +106,13 @@ impl Worker {
     }
 
     /// Sends a NAT server's packet back to its client.
-    pub(super) fn to_client(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, conn: &Conn<'_>) -> Verdict {
+    pub(super) fn to_client(
+        &mut self,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        conn: &Conn<'_>,
+    ) -> Verdict {
         let way = self.way(now, conn.route(), p.family, p.dst, 0, |epoch, hop| conn.set_route(epoch, hop));
         let (id, hop) = match way {
             Way::Hop(id, hop) => (id, hop),
@@ -125,7 +137,14 @@ impl Worker {
     }
 
     /// IP options, TTL and size, as a router has to treat them; `Err` is the verdict where the packet ends here.
-    fn ready(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, hop: &Hop, own: Addr) -> Result<(), Verdict> {
+    fn ready(
+        &mut self,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        hop: &Hop,
+        own: Addr,
+    ) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
         match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
             Ok(()) => {}
@@ -158,12 +177,8 @@ impl Worker {
         if ready {
             return Verdict::Forward(hop.port);
         }
-        let out = Out {
-            port: hop.port,
-            data: frame.bytes().to_vec(),
-            checksum: frame.checksum,
-            gso: frame.gso,
-        };
+        let out =
+            Out { port: hop.port, data: frame.bytes().to_vec(), checksum: frame.checksum, gso: frame.gso };
         self.wait(now, id, out)
     }
 
@@ -172,7 +187,9 @@ impl Worker {
         if frame.checksum == RxChecksum::Partial {
             modes::checksum::complete_partial(frame.bytes_mut(), p);
         }
-        let cut = forward::fragment_v4(frame.bytes(), p, usize::from(hop.mtu), &mut |f: &[u8]| pieces.push(f.to_vec()));
+        let cut = forward::fragment_v4(frame.bytes(), p, usize::from(hop.mtu), &mut |f: &[u8]| {
+            pieces.push(f.to_vec())
+        });
         if cut.is_err() {
             return Verdict::Drop(Reason::TooBig);
         }
@@ -229,4 +246,3 @@ impl Worker {
         }
     }
 }
-

@@ -45,7 +45,9 @@ impl Pending {
             let h = hop(id);
             match h.state {
                 HopState::Ready => send(out, h),
-                HopState::Unresolved if now.0.saturating_sub(since.0) < PATIENCE_NS => kept.push((since, id, out)),
+                HopState::Unresolved if now.0.saturating_sub(since.0) < PATIENCE_NS => {
+                    kept.push((since, id, out))
+                }
                 _ => give_up(),
             }
         }

@@ -37,13 +37,7 @@ pub(super) enum Scheduled<'t> {
 
 impl Director {
     /// Schedules the first packet of a connection to `service`.
-    pub(super) fn schedule(
-        &self,
-        worker: usize,
-        now: Now,
-        service: &Service,
-        p: &Packet,
-    ) -> Scheduled<'_> {
+    pub(super) fn schedule(&self, worker: usize, now: Now, service: &Service, p: &Packet) -> Scheduled<'_> {
         // The lock is held from the choice until the connection is counted, so that no threshold is passed.
         let mut inner = service.lock();
         if persistent(&inner.config) {
@@ -51,7 +45,9 @@ impl Director {
         }
         let one_packet = inner.config.flags & SVC_F_ONEPACKET != 0 && p.proto == PROTO_UDP;
         for _ in 0..REPLY_TRIES {
-            let Some(index) = self.pick(&mut inner, p) else { return Scheduled::Refused(Reason::NoDestination) };
+            let Some(index) = self.pick(&mut inner, p) else {
+                return Scheduled::Refused(Reason::NoDestination);
+            };
             let target = self.target(&inner.dests[index], p);
             if one_packet {
                 self.dests.count_conn(worker, target.dest);
@@ -133,14 +129,15 @@ impl Director {
     /// A client of a persistent service goes where its template says.
     fn schedule_persistent(&self, worker: usize, now: Now, inner: &mut Inner, p: &Packet) -> Scheduled<'_> {
         let netmask = inner.config.netmask;
-        let whole_address =
-            matches!(inner.config.key, ipvs_netlink::ServiceKey::Addr { port: 0, .. });
+        let whole_address = matches!(inner.config.key, ipvs_netlink::ServiceKey::Addr { port: 0, .. });
         let virt_port = if whole_address { 0 } else { p.dport };
         let client = masked(p.src, p.family, netmask);
-        let key = Tuple { family: p.family, proto: p.proto, src: client, dst: p.dst, sport: 0, dport: virt_port };
+        let key =
+            Tuple { family: p.family, proto: p.proto, src: client, dst: p.dst, sport: 0, dport: virt_port };
         let old = self.table.lookup_template(&key).filter(|t| {
             let line = self.dests.line(t.dest());
-            let quiescent = line.weight() == 0 && self.sysctls.expire_quiescent_template.load(std::sync::atomic::Ordering::Relaxed) != 0;
+            let quiescent = line.weight() == 0
+                && self.sysctls.expire_quiescent_template.load(std::sync::atomic::Ordering::Relaxed) != 0;
             line.available() && !quiescent
         });
         let timeout = ticks(inner.config.timeout.into());
@@ -247,7 +244,9 @@ pub(super) fn may_begin(p: &Packet) -> bool {
 fn masked(addr: Addr, family: Family, mask: Netmask) -> Addr {
     match (family, mask) {
         (Family::V4, Netmask::V4(m)) => Addr(addr.0 & u128::from(u32::from(m))),
-        (Family::V6, Netmask::V6(prefix @ 1..=127)) => Addr(addr.0 & (u128::MAX << (128 - u32::from(prefix)))),
+        (Family::V6, Netmask::V6(prefix @ 1..=127)) => {
+            Addr(addr.0 & (u128::MAX << (128 - u32::from(prefix))))
+        }
         (Family::V6, Netmask::V6(0)) => Addr(0),
         _ => addr,
     }

@@ -50,7 +50,10 @@ pub struct Inner {
 
 impl std::fmt::Debug for Inner {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Inner").field("config", &self.config).field("dests", &self.dests).finish_non_exhaustive()
+        f.debug_struct("Inner")
+            .field("config", &self.config)
+            .field("dests", &self.dests)
+            .finish_non_exhaustive()
     }
 }
 

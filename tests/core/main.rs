@@ -1,4 +1,5 @@
 //! The core under recorded and virtual conditions: whole frames in, whole frames out, no network.
+#![allow(unreachable_pub)]
 
 mod cases;
 mod frames;

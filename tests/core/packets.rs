@@ -16,7 +16,7 @@ const LATER: [&str; 4] = [
 ];
 
 /// Rows that the kernel's stack answered or dropped, or routed: the frame is passed to it.
-const STACK: [&str; 9] = [
+const STACK: [&str; 10] = [
     "echo request to the VIP",
     "from a server port without a connection",
     "ACK without a connection",
@@ -26,6 +26,7 @@ const STACK: [&str; 9] = [
     "ACK, no servers",
     "expire_nodest_conn=1: ACK",
     "again",
+    "nat_icmp_send=0: the same",
 ];
 
 /// Settings that are not built yet; rows while one of them is on are left out.
@@ -57,7 +58,9 @@ pub fn section(name: &str) -> Vec<Line> {
     let (mut label, mut later) = (String::new(), false);
     for line in golden[at + 1..].lines().skip(1).take_while(|l| !l.starts_with("## ")) {
         if let Some(command) = line.strip_prefix("# $ ") {
-            if let Some((name, value)) = command.strip_prefix("sysctl -w net.ipv4.vs.").and_then(|s| s.split_once('=')) {
+            if let Some((name, value)) =
+                command.strip_prefix("sysctl -w net.ipv4.vs.").and_then(|s| s.split_once('='))
+            {
                 if LATER_SYSCTLS.contains(&name) {
                     later = value != "0";
                     continue;
@@ -68,7 +71,8 @@ pub fn section(name: &str) -> Vec<Line> {
             label = comment.to_owned();
         } else if let Some(rest) = line.strip_prefix("in  ") {
             let (name, frame) = rest.split_once(' ').unwrap();
-            let row = Line::Row { label: label.clone(), port: port(name), frame: unhex(frame), out: Vec::new() };
+            let row =
+                Line::Row { label: label.clone(), port: port(name), frame: unhex(frame), out: Vec::new() };
             lines.push(row);
         } else if let Some(rest) = line.strip_prefix("out ") {
             let Some(Line::Row { out, .. }) = lines.last_mut() else { panic!("out before in") };
@@ -113,7 +117,9 @@ pub fn command(rig: &mut Rig, command: &str) {
         if !rest.starts_with("-L") {
             rig.cli(rest);
         }
-    } else if let Some((name, value)) = command.strip_prefix("sysctl -w net.ipv4.vs.").and_then(|s| s.split_once('=')) {
+    } else if let Some((name, value)) =
+        command.strip_prefix("sysctl -w net.ipv4.vs.").and_then(|s| s.split_once('='))
+    {
         rig.director.sysctls.set(name, value).unwrap();
     } else if let Some(rest) = command.strip_prefix("ip link set s0 mtu ") {
         let mtu = rest.split(';').next().unwrap().parse().unwrap();

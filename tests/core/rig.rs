@@ -17,7 +17,9 @@ use ipvs_netlink::{
 };
 use lvsd::conn::{Config, ConnTable};
 use lvsd::engine::{Count, Director, Frame, FrameHandler, Gso, Out, Reason, RxChecksum, Verdict, Worker};
-use lvsd::route::{self as rt, IfAddr, Link, LinkKind, NeighState, Place, PortId, Route, RouteKind, Routes, Via};
+use lvsd::route::{
+    self as rt, IfAddr, Link, LinkKind, NeighState, Place, PortId, Route, RouteKind, Routes, Via,
+};
 use lvsd::time::Now;
 
 use super::frames::ethernet;
@@ -64,7 +66,14 @@ pub fn link(ifindex: u32, name: &str, mac: [u8; 6], mtu: u32) -> rt::Event {
     })
 }
 
-fn route(dst: &str, prefix: u8, gateway: Option<&str>, ifindex: u32, kind: RouteKind, table: u32) -> rt::Event {
+fn route(
+    dst: &str,
+    prefix: u8,
+    gateway: Option<&str>,
+    ifindex: u32,
+    kind: RouteKind,
+    table: u32,
+) -> rt::Event {
     let dst = ip(dst);
     rt::Event::RouteNew {
         route: Route {
@@ -159,7 +168,13 @@ impl Rig {
         self.frame_with(port, frame, RxChecksum::Complete, None)
     }
 
-    pub fn frame_with(&mut self, port: PortId, frame: &[u8], checksum: RxChecksum, gso: Option<Gso>) -> Event {
+    pub fn frame_with(
+        &mut self,
+        port: PortId,
+        frame: &[u8],
+        checksum: RxChecksum,
+        gso: Option<Gso>,
+    ) -> Event {
         let mut buf = vec![0u8; 64];
         buf.extend_from_slice(frame);
         let end = buf.len();
@@ -235,7 +250,7 @@ impl Rig {
             }
             "-D" => d.delete_service(&key),
             "-a" | "-e" | "-d" => {
-                let dest = parse_dest(&key, &mut words);
+                let dest = parse_dest(&key, &mut words, verb != "-d");
                 match verb {
                     "-a" => d.add_dest(&key, &dest),
                     "-e" => d.edit_dest(&key, &dest),
@@ -310,7 +325,7 @@ fn parse_options(key: ServiceKey, words: &mut Words<'_>) -> Service {
     s
 }
 
-fn parse_dest(key: &ServiceKey, words: &mut Words<'_>) -> Dest {
+fn parse_dest(key: &ServiceKey, words: &mut Words<'_>, coerce: bool) -> Dest {
     let mut d = Dest {
         addr: ip("0.0.0.0"),
         port: 0,
@@ -334,10 +349,10 @@ fn parse_dest(key: &ServiceKey, words: &mut Words<'_>) -> Dest {
     }
     // As ipvsadm does: a server without a port has the service's, and by DR no other.
     if let ServiceKey::Addr { port, .. } = key
+        && coerce
         && (d.port == 0 || d.method != FwdMethod::Masq)
     {
         d.port = *port;
     }
     d
 }
-

@@ -89,7 +89,10 @@ fn play(title: &str, block: &[&str]) -> Option<Vec<String>> {
             }
         } else if !line.starts_with('#') {
             let w: Vec<&str> = line.split('\t').collect();
-            let (a, v) = ((w[1].parse().unwrap(), w[2].parse().unwrap()), (w[3].parse().unwrap(), w[4].parse().unwrap()));
+            let (a, v) = (
+                (w[1].parse().unwrap(), w[2].parse().unwrap()),
+                (w[3].parse().unwrap(), w[4].parse().unwrap()),
+            );
             let before = s.counts();
             s.rig.advance_ms(5);
             let got = s.connection(a, v, w[5]);
@@ -144,4 +147,3 @@ fn datagrams() {
 fn persistence() {
     check(include_str!("../golden/b-seq-persistent.tsv"), 8);
 }
-

@@ -144,7 +144,9 @@ fn every_recorded_cell() {
         assert!(rows.len() >= 3, "{table}");
         let wrong: Vec<String> = rows
             .iter()
-            .filter_map(|r| check_row(table, method, r).err().map(|e| format!("{}: {e}", r.replace('\t', " "))))
+            .filter_map(|r| {
+                check_row(table, method, r).err().map(|e| format!("{}: {e}", r.replace('\t', " ")))
+            })
             .collect();
         assert!(wrong.is_empty(), "{table}: {} of {} rows\n{}", wrong.len(), rows.len(), wrong.join("\n"));
     }
