@@ -126,8 +126,12 @@ pub const TIMEOUT_MAX: u32 = i32::MAX as u32 / 250;
 /// What is wrong with a service by its values alone; the kernel asks this after it has found scheduler and engine.
 ///
 /// # Errors
-/// `EINVAL`: a prefix length outside 1 to 128, or a netmask of the other family.
+/// `EINVAL`: a prefix length outside 1 to 128, or a netmask of the other family; a protocol other than TCP, UDP and SCTP
+/// (the kernel takes it, and never finds a packet for it).
 pub fn check_service(service: &Service) -> Result<(), Errno> {
+    if matches!(service.key, ServiceKey::Addr { protocol, .. } if ![6, 17, 132].contains(&protocol)) {
+        return Err(Errno::EINVAL);
+    }
     match (service.key.af(), service.netmask) {
         (crate::Af::V4, Netmask::V4(_)) | (crate::Af::V6, Netmask::V6(1..=128)) => Ok(()),
         _ => Err(Errno::EINVAL),

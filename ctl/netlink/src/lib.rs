@@ -14,10 +14,13 @@ mod backend;
 mod client;
 mod errno;
 pub mod memory;
+mod parse;
 mod reply;
 mod request;
 mod save;
 mod server;
+#[cfg(test)]
+mod tests;
 mod types;
 mod wire;
 
@@ -25,8 +28,11 @@ pub use attr::TooLong;
 pub use backend::{Backend, TIMEOUT_MAX, check_dest, check_service};
 pub use client::{Client, ClientError, Exchange, ExchangeError};
 pub use errno::Errno;
+pub use parse::{Saved, SavedError, parse_line};
 pub use reply::{FamilyInfo, Message, Reply, ReplyError};
 pub use request::{Envelope, Family, Request, RequestError};
-pub use save::{save_line, save_line_dest};
+pub use save::{
+    save_line, save_line_daemon, save_line_dest, save_line_sysctl, save_line_timeouts, save_thresholds,
+};
 pub use server::{DATAGRAM_MAX, FAMILY_IPVS, FAMILY_LVSD, Replies, serve};
 pub use types::*;

@@ -277,10 +277,12 @@ impl Backend for Memory {
             return Err(Errno::EEXIST);
         }
         let mut d = daemon.clone();
-        // The defaults that the kernel fills in.
-        if d.maxlen == 0 {
-            d.maxlen = 1472;
-        }
+        // The defaults that the kernel fills in for an MTU of 1500.
+        d.maxlen = match (d.maxlen, d.state) {
+            (0, _) => 1472,
+            (n, DaemonState::Backup) => n.max(1024),
+            (n, DaemonState::Master) => n,
+        };
         if d.port == 0 {
             d.port = 8848;
         }

@@ -4,6 +4,7 @@ use netlink_packet_core::{NLM_F_CAPPED, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR
 
 use crate::attr::{Attrs, TooLong, Writer};
 use crate::request::{IPVS_OPS, LVSD_OPS, Op, put_sysctl};
+use crate::server::DATAGRAM_MAX;
 use crate::wire::{self, Frame, ctrl, ipvs, lvsd};
 use crate::{
     Af, ConnEntry, Counter, Daemon, DestEntry, Envelope, Errno, Family, Info, ServiceEntry, Sysctl, Timeouts,
@@ -270,11 +271,13 @@ pub(crate) fn decode_message(frame: &Frame<'_>, family: Family, af: Af) -> Resul
     }
 }
 
-/// `NLMSG_ERROR`: an acknowledgement quotes the request's header, an error the whole request.
+/// `NLMSG_ERROR`: an acknowledgement quotes the request's header, an error the whole request if a datagram holds it.
 pub(crate) fn encode_error(request: &Frame<'_>, error: Option<Errno>) -> Vec<u8> {
-    let (code, quote, flags) = match error {
-        None => (0, request.whole.get(..wire::NLMSG_HDRLEN).unwrap_or_default(), NLM_F_CAPPED),
-        Some(e) => (e.0.saturating_neg(), request.whole, 0),
+    let code = error.map_or(0, |e| e.0.saturating_neg());
+    let (quote, flags) = if error.is_some() && request.whole.len() <= DATAGRAM_MAX - wire::NLMSG_HDRLEN - 4 {
+        (request.whole, 0)
+    } else {
+        (request.whole.get(..wire::NLMSG_HDRLEN).unwrap_or_default(), NLM_F_CAPPED)
     };
     control(request, NLMSG_ERROR, flags, code, quote)
 }

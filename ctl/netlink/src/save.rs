@@ -54,6 +54,50 @@ pub fn save_line_dest(key: &ServiceKey, d: &Dest) -> String {
     line
 }
 
+/// The thresholds that [`save_line_dest`] leaves out, with a blank before them, or nothing if there are none.
+pub fn save_thresholds(d: &Dest) -> String {
+    let mut words = String::new();
+    if d.upper != 0 {
+        let _ = write!(words, " -x {}", d.upper);
+    }
+    if d.lower != 0 {
+        let _ = write!(words, " -y {}", d.lower);
+    }
+    words
+}
+
+/// The timeouts as the command that sets them.
+pub fn save_line_timeouts(t: &Timeouts) -> String {
+    format!("--set {} {} {}", t.tcp, t.tcp_fin, t.udp)
+}
+
+/// A synchronisation daemon as the command that starts it.
+pub fn save_line_daemon(d: &Daemon) -> String {
+    let state = match d.state {
+        DaemonState::Master => "master",
+        DaemonState::Backup => "backup",
+    };
+    let mut line = format!("--start-daemon {state} --mcast-interface {} --syncid {}", d.interface, d.sync_id);
+    if d.maxlen != 0 {
+        let _ = write!(line, " --sync-maxlen {}", d.maxlen);
+    }
+    if let Some(group) = d.group {
+        let _ = write!(line, " --mcast-group {group}");
+    }
+    if d.port != 0 {
+        let _ = write!(line, " --mcast-port {}", d.port);
+    }
+    if d.ttl != 0 {
+        let _ = write!(line, " --mcast-ttl {}", d.ttl);
+    }
+    line
+}
+
+/// A setting, as a comment to ipvsadm.
+pub fn save_line_sysctl(s: &Sysctl) -> String {
+    format!("#sysctl {} {}", s.name, s.value)
+}
+
 /// `-t ADDR:PORT`, `-u`, `--sctp-service`, `-f MARK [-6]`.
 fn service_words(key: &ServiceKey) -> String {
     match *key {
