@@ -359,7 +359,8 @@ fn long(opt: Opt) -> &'static str {
 
 /// An unknown option and the like: ipvsadm's -1, after which `--restore` goes on.
 fn unreadable(e: SyntaxError) -> CliError {
-    CliError { carries_on: true, ..CliError::syntax(format!("{}: {}", e.word, e.reason)) }
+    let place = if e.word.starts_with("--socket") { " here: it comes before the command" } else { "" };
+    CliError { carries_on: true, ..CliError::syntax(format!("{}: {}{place}", e.word, e.reason)) }
 }
 
 fn role(cmd: Cmd, value: Option<&str>) -> Result<Option<DaemonState>, CliError> {

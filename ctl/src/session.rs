@@ -356,7 +356,9 @@ fn key_text(key: &ServiceKey) -> String {
         ServiceKey::Addr { protocol, addr, port } => {
             format!("{} {}", print::protocol_name(protocol), numeric(addr, port))
         }
-        ServiceKey::Fwmark { mark, af } => format!("firewall mark {mark}, {af:?}"),
+        ServiceKey::Fwmark { mark, af } => {
+            format!("firewall mark {mark}, {}", if af == ipvs_netlink::Af::V6 { "IPv6" } else { "IPv4" })
+        }
     }
 }
 

@@ -204,6 +204,7 @@ const MESSAGES: &[(&str, i32, &str)] = &[
     ("--start-daemon", 255, "Try `lvsctl -h'"),
     ("--add", 255, "Try `lvsctl -h'"),
     ("-A --bogus", 255, "--bogus: unknown option"),
+    ("-L --socket /s", 255, "--socket: unknown option here: it comes before the command"),
     ("-L --num", 255, "--num: unknown option"),
     ("--set -1 0 0", 255, "-1: unknown option"),
     ("-A -t", 255, "-t: missing argument"),

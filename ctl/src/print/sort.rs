@@ -54,7 +54,7 @@ fn difference(a: &Key, b: &Key) -> i32 {
 
 fn sort<T>(list: Vec<T>, key: impl Fn(&T) -> Key) -> Vec<T> {
     let mut keyed: Vec<(Key, T)> = list.into_iter().map(|item| (key(&item), item)).collect();
-    keyed.sort_by(|(a, _), (b, _)| a.cmp(b));
+    keyed.sort_by_key(|(key, _)| *key);
     merge_sort(keyed).into_iter().map(|(_, item)| item).collect()
 }
 
