@@ -22,6 +22,8 @@ mod ports;
 mod routes;
 mod solicit;
 mod state;
+#[cfg(test)]
+mod tests;
 
 pub use event::{Event, IfAddr, Link, LinkKind, Mac, NeighState, Place, Resync, Route, RouteKind, Via};
 pub use routes::{MAX_LINES, Routes};

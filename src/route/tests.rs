@@ -1,0 +1,762 @@
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+
+use modes::{Addr, Family};
+use proptest::prelude::*;
+
+use super::fib::{Fib, Usable, choose};
+use super::lines::Lines;
+use super::*;
+use crate::time::{Now, Tick};
+
+const P0: PortId = PortId(0);
+const P1: PortId = PortId(1);
+const RS: &str = "10.0.0.11";
+
+fn ip(s: &str) -> IpAddr {
+    s.parse().unwrap()
+}
+
+fn link(ifindex: u32, name: &str) -> Link {
+    Link {
+        ifindex,
+        name: name.into(),
+        mac: Some([2, 0, 0, 0, 0, ifindex as u8]),
+        mtu: 1500,
+        up: true,
+        running: true,
+        kind: LinkKind::Other,
+        parent: None,
+    }
+}
+
+fn via(ifindex: u32, gateway: &str) -> Via {
+    Via { ifindex, gateway: (!gateway.is_empty()).then(|| ip(gateway)), weight: 1 }
+}
+
+fn route(dst: &str, kind: RouteKind, ways: &[Via]) -> Route {
+    let (a, len) = dst.split_once('/').unwrap();
+    Route {
+        table: if kind == RouteKind::Local { 255 } else { 254 },
+        family: ip(a).into(),
+        dst: (ip(a), len.parse().unwrap()),
+        metric: 0,
+        tos: 0,
+        kind,
+        prefsrc: None,
+        mtu: 0,
+        via: ways.to_vec(),
+    }
+}
+
+fn unicast(dst: &str, ways: &[Via]) -> Route {
+    route(dst, RouteKind::Unicast, ways)
+}
+
+/// A director with ports eth0 (index 2) and eth1 (3), and a third interface (4) that is none.
+struct Box4 {
+    routes: Routes,
+    now: Now,
+}
+
+impl Box4 {
+    fn new() -> Box4 {
+        Box4::with_lines(64)
+    }
+    fn with_lines(lines: usize) -> Box4 {
+        let routes = Routes::with_lines(&[(P0, "eth0"), (P1, "eth1")], lines).unwrap();
+        let b = Box4 { routes, now: Now::from_secs(1000) };
+        for (i, name) in [(2, "eth0"), (3, "eth1"), (4, "eth2")] {
+            b.apply(Event::LinkNew(link(i, name)));
+        }
+        b.route(unicast("10.0.0.0/24", &[via(2, "")]));
+        b
+    }
+    fn apply(&self, event: Event) {
+        self.routes.apply(event, self.now);
+    }
+    fn route(&self, route: Route) {
+        self.apply(Event::RouteNew { route, place: Place::Last });
+    }
+    fn neigh(&self, addr: &str, mac: u8, state: NeighState) {
+        let mac = state.usable().then_some([2, 0, 0, 0, 9, mac]);
+        self.apply(Event::NeighNew { ifindex: 2, addr: ip(addr), mac, state });
+    }
+    fn look(&self, dst: &str) -> Result<NextHopId, RouteError> {
+        self.routes.lookup(ip(dst).into(), ip(dst).into(), 0)
+    }
+    fn hop(&self, dst: &str) -> Hop {
+        self.routes.get(self.look(dst).unwrap())
+    }
+    /// Time passes; the addresses asked for at its end.
+    fn wait(&mut self, ms: u64) -> Vec<IpAddr> {
+        self.now = Now(self.now.0 + ms * 1_000_000);
+        self.routes.wants(self.now).into_iter().map(|s| s.addr).collect()
+    }
+    /// Whether an event changes the epoch.
+    fn steps(&self, event: Event) -> bool {
+        let before = self.routes.epoch();
+        self.apply(event);
+        self.routes.epoch() != before
+    }
+}
+
+#[test]
+fn lookup_allocates_one_line_for_a_next_hop() {
+    let b = Box4::new();
+    b.route(unicast("0.0.0.0/0", &[via(2, "10.0.0.254")]));
+    let id = b.look("8.8.8.8").unwrap();
+    assert_eq!(b.look("9.9.9.9"), Ok(id));
+    assert_eq!(b.look("10.0.0.254"), Ok(id), "the gateway itself is the same next hop");
+    assert_ne!(b.look(RS), Ok(id));
+    assert_eq!(b.routes.stats().lines, 2);
+}
+
+#[test]
+fn each_kind_of_route_has_its_error() {
+    let b = Box4::new();
+    use RouteKind as K;
+    for (dst, kind, error) in [
+        ("192.0.2.1/32", K::Local, RouteError::Local),
+        ("192.0.2.2/32", K::Blackhole, RouteError::Blackhole),
+        ("192.0.2.3/32", K::Unreachable, RouteError::Unreachable),
+        ("192.0.2.4/32", K::Prohibit, RouteError::Prohibited),
+        ("192.0.2.5/32", K::NotUnicast, RouteError::NotUnicast),
+        ("192.0.2.6/32", K::Throw, RouteError::NoRoute),
+        ("2001:db8::1/128", K::Unreachable, RouteError::Unreachable),
+    ] {
+        b.route(route(dst, kind, &[]));
+        let host = dst.split_once('/').unwrap().0;
+        assert_eq!(b.look(host), Err(error), "{dst}");
+    }
+    b.route(unicast("192.0.2.7/32", &[via(4, "")]));
+    assert_eq!(b.look("192.0.2.7"), Err(RouteError::NotOurPort { ifindex: 4 }));
+    b.route(unicast("192.0.2.8/32", &[via(0, "")]));
+    assert_eq!(b.look("192.0.2.8"), Err(RouteError::NotOurPort { ifindex: 0 }));
+    assert_eq!(b.look("192.0.2.9"), Err(RouteError::NoRoute));
+    assert_eq!(b.look("2001:db8::2"), Err(RouteError::NoRoute));
+}
+
+#[test]
+fn tables_are_asked_in_order_and_others_are_not() {
+    let b = Box4::new();
+    let in_table = |table, ifindex| Route { table, ..unicast("198.51.100.0/24", &[via(ifindex, "")]) };
+    b.route(in_table(100, 2));
+    assert_eq!(b.look("198.51.100.1"), Err(RouteError::NoRoute));
+    b.route(in_table(253, 3));
+    assert_eq!(b.hop("198.51.100.1").port, P1);
+    b.route(in_table(254, 2));
+    assert_eq!(b.hop("198.51.100.1").port, P0);
+    b.route(Route { tos: 16, ..unicast("198.51.100.1/32", &[via(3, "")]) });
+    assert_eq!(b.hop("198.51.100.1").port, P0, "routes for a TOS do not count");
+}
+
+#[test]
+fn lowest_metric_wins_and_the_next_one_takes_over() {
+    let b = Box4::new();
+    let metric = |metric, ifindex| Route { metric, ..unicast("198.51.100.0/24", &[via(ifindex, "")]) };
+    b.route(metric(20, 3));
+    b.route(metric(10, 2));
+    assert_eq!(b.hop("198.51.100.1").port, P0);
+    b.apply(Event::LinkNew(Link { up: false, ..link(2, "eth0") }));
+    assert_eq!(b.hop("198.51.100.1").port, P1, "its link is down");
+    b.apply(Event::RouteGone(metric(20, 3)));
+    assert_eq!(b.look("198.51.100.1"), Err(RouteError::NoRoute));
+}
+
+#[test]
+fn shorter_prefix_serves_while_the_longer_ones_link_is_down() {
+    let b = Box4::new();
+    b.route(unicast("2001:db8::/32", &[via(2, "fd00::1")]));
+    b.route(unicast("2001:db8:1::/48", &[via(3, "fd00::2")]));
+    assert_eq!(b.hop("2001:db8:1::1").port, P1);
+    b.apply(Event::LinkNew(Link { up: false, ..link(3, "eth1") }));
+    assert_eq!(b.hop("2001:db8:1::1").port, P0);
+    b.apply(Event::LinkNew(link(3, "eth1")));
+    assert_eq!(b.hop("2001:db8:1::1").port, P1);
+}
+
+#[test]
+fn ipv4_routes_die_with_their_link_but_addresses_do_not() {
+    let b = Box4::new();
+    b.route(route("10.0.0.1/32", RouteKind::Local, &[via(2, "")]));
+    b.route(unicast("198.51.100.0/24", &[via(2, "10.0.0.254"), via(3, "10.1.0.254")]));
+    b.apply(Event::LinkNew(Link { up: false, ..link(2, "eth0") }));
+    b.apply(Event::LinkNew(link(2, "eth0")));
+    assert_eq!(b.look(RS), Err(RouteError::NoRoute), "the kernel has flushed it");
+    assert_eq!(b.look("10.0.0.1"), Err(RouteError::Local));
+    assert!(b.look("198.51.100.1").is_ok(), "one of its ways was alive");
+}
+
+#[test]
+fn multipath_spreads_flows_by_weight_over_what_can_be_used() {
+    let ways = [
+        Via { weight: 1, ..via(2, "10.0.0.1") },
+        Via { weight: 3, ..via(3, "10.1.0.1") },
+        Via { weight: 4, ..via(4, "10.2.0.1") },
+    ];
+    let share = |usable: &dyn Fn(&Via) -> Usable| {
+        let mut n = [0; 3];
+        for i in 0..800u32 {
+            let v = choose(&ways, i.wrapping_mul(u32::MAX / 800), usable).unwrap();
+            n[v.ifindex as usize - 2] += 1;
+        }
+        n
+    };
+    let all = share(&|_| Usable::Yes);
+    assert!((99..=101).contains(&all[0]) && (299..=301).contains(&all[1]), "{all:?}");
+    let two = share(&|v| if v.ifindex == 4 { Usable::Poor } else { Usable::Yes });
+    assert!((199..=201).contains(&two[0]) && two[2] == 0, "{two:?}");
+    assert_eq!(share(&|v| if v.ifindex == 4 { Usable::Poor } else { Usable::No }), [0, 0, 800]);
+    assert_eq!(choose(&ways, 7, |_| Usable::No), None);
+    assert_eq!(choose(&[], 7, |_| Usable::Yes), None);
+}
+
+#[test]
+fn ipv6_multipath_is_put_together_and_taken_apart_way_by_way() {
+    let b = Box4::new();
+    let one = || unicast("2001:db8::/32", &[via(2, "fd00::1")]);
+    let two = || unicast("2001:db8::/32", &[via(2, "fd00::2")]);
+    let ends = || {
+        let (f, a) = (Family::V6, Addr::from(ip("2001:db8::9")));
+        (b.routes.lookup(f, a, 0).unwrap(), b.routes.lookup(f, a, u32::MAX).unwrap())
+    };
+    b.route(one());
+    b.route(two());
+    assert_ne!(ends().0, ends().1);
+    assert_eq!(b.routes.stats().routes, 2, "with 10.0.0.0/24");
+    b.apply(Event::RouteGone(one()));
+    assert_eq!(ends().0, ends().1);
+    b.apply(Event::RouteGone(two()));
+    assert_eq!(b.look("2001:db8::9"), Err(RouteError::NoRoute));
+    assert_eq!(b.routes.stats().routes, 1);
+}
+
+#[test]
+fn gateway_of_the_other_family_is_asked_for_by_its_own() {
+    let mut b = Box4::new();
+    b.route(unicast("198.51.100.0/24", &[via(2, "fe80::1")]));
+    b.look("198.51.100.1").unwrap();
+    assert_eq!(b.wait(500), [ip("fe80::1")]);
+}
+
+#[test]
+fn epoch_steps_only_for_what_can_change_a_lookup() {
+    let b = Box4::new();
+    let id = b.look(RS).unwrap();
+    b.neigh(RS, 1, NeighState::Reachable);
+    let r = || unicast("198.51.100.0/24", &[via(2, "")]);
+    let new = |route| Event::RouteNew { route, place: Place::Last };
+    assert!(b.steps(new(r())));
+    assert!(!b.steps(new(r())), "nothing new");
+    assert!(b.steps(new(Route { mtu: 1400, ..r() })), "another MTU is another line");
+    assert!(b.steps(Event::RouteGone(r())));
+    assert!(!b.steps(Event::RouteGone(r())), "gone already");
+    assert!(!b.steps(new(Route { table: 77, ..r() })), "not one of our tables");
+    let a =
+        IfAddr { ifindex: 2, addr: ip("10.0.0.1"), prefix: 24, scope: 0, secondary: false, unusable: false };
+    assert!(b.steps(Event::AddrNew(a)) && !b.steps(Event::AddrNew(a)));
+    assert!(b.steps(Event::AddrGone { ifindex: 2, addr: a.addr, prefix: 24 }));
+    assert!(!b.steps(Event::LinkNew(link(2, "eth0"))));
+    let changes = b.routes.changes();
+    b.neigh(RS, 2, NeighState::Reachable);
+    let other = Link { mac: Some([2, 9, 9, 9, 9, 9]), mtu: 9000, ..link(2, "eth0") };
+    assert!(!b.steps(Event::LinkNew(other)), "MAC and MTU show in the line");
+    assert_eq!(b.routes.changes(), changes + 2);
+    let hop = b.routes.get(id);
+    assert_eq!((hop.src_mac, hop.dst_mac, hop.mtu), ([2, 9, 9, 9, 9, 9], [2, 0, 0, 0, 9, 2], 9000));
+    assert!(b.steps(Event::LinkNew(Link { running: false, ..link(2, "eth0") })));
+    assert!(b.steps(Event::LinkNew(Link { up: false, ..link(2, "eth0") })));
+    assert_eq!(b.routes.get(id).state, HopState::Gone);
+    assert!(b.steps(Event::LinkGone { ifindex: 2 }));
+    assert!(!b.steps(Event::LinkGone { ifindex: 2 }));
+}
+
+#[test]
+fn line_follows_its_neighbour() {
+    let b = Box4::new();
+    let id = b.look(RS).unwrap();
+    let state = || (b.routes.get(id).state, b.routes.get(id).dst_mac[5]);
+    assert_eq!(state(), (HopState::Unresolved, 0));
+    use NeighState as N;
+    for (n, neigh, want) in [
+        (1, N::Incomplete, (HopState::Unresolved, 0)),
+        (1, N::Reachable, (HopState::Ready, 1)),
+        (1, N::Stale, (HopState::Ready, 1)),
+        (2, N::Stale, (HopState::Ready, 2)),
+        (2, N::Delay, (HopState::Ready, 2)),
+        (2, N::Probe, (HopState::Ready, 2)),
+        (0, N::Failed, (HopState::Unresolved, 0)),
+        (3, N::Permanent, (HopState::Ready, 3)),
+    ] {
+        b.neigh(RS, n, neigh);
+        assert_eq!(state(), want, "{neigh:?}");
+    }
+    b.apply(Event::NeighGone { ifindex: 2, addr: ip(RS) });
+    assert_eq!(state(), (HopState::Unresolved, 0));
+    // A neighbour of the same address on another link is somebody else.
+    let mac = Some([2, 0, 0, 0, 9, 9]);
+    b.apply(Event::NeighNew { ifindex: 3, addr: ip(RS), mac, state: N::Reachable });
+    assert_eq!(state(), (HopState::Unresolved, 0));
+    // What is known before the first look-up is used at once.
+    b.neigh("10.0.0.12", 7, N::Stale);
+    assert_eq!(b.hop("10.0.0.12").state, HopState::Ready);
+}
+
+#[test]
+fn mtu_is_the_smaller_of_link_and_route_and_has_its_own_line() {
+    let b = Box4::new();
+    b.neigh("10.0.0.254", 1, NeighState::Reachable);
+    b.route(Route { mtu: 1400, ..unicast("198.51.100.0/24", &[via(2, "10.0.0.254")]) });
+    b.route(unicast("203.0.113.0/24", &[via(2, "10.0.0.254")]));
+    assert_eq!((b.hop("198.51.100.1").mtu, b.hop("203.0.113.1").mtu), (1400, 1500));
+    b.apply(Event::LinkNew(Link { mtu: 1300, ..link(2, "eth0") }));
+    assert_eq!((b.hop("198.51.100.1").mtu, b.hop("203.0.113.1").mtu), (1300, 1300));
+    b.apply(Event::LinkNew(Link { mtu: 100_000, ..link(2, "eth0") }));
+    assert_eq!(b.hop("203.0.113.1").mtu, u16::MAX);
+    // Both lines have the new MAC.
+    b.neigh("10.0.0.254", 2, NeighState::Reachable);
+    assert_eq!((b.hop("198.51.100.1").dst_mac[5], b.hop("203.0.113.1").dst_mac[5]), (2, 2));
+}
+
+#[test]
+fn unresolved_is_asked_for_once_a_second_while_in_use() {
+    let mut b = Box4::new();
+    let id = b.look(RS).unwrap();
+    let mut asked = Vec::new();
+    for step in 0..40 {
+        if step < 20 {
+            b.routes.note_used(id, b.now.tick());
+        }
+        if !b.wait(250).is_empty() {
+            asked.push(step);
+        }
+    }
+    assert!(asked.windows(2).all(|w| w[1] - w[0] >= 4), "{asked:?}");
+    let last = *asked.last().unwrap();
+    assert!((20..=33).contains(&last), "not for long after the last use: {asked:?}");
+    assert!(asked.len() >= 5, "{asked:?}");
+}
+
+#[test]
+fn failures_lengthen_the_pause_up_to_four_seconds() {
+    let mut b = Box4::new();
+    let id = b.look(RS).unwrap();
+    let mut asked = Vec::new();
+    for step in 0..120u32 {
+        b.routes.note_used(id, b.now.tick());
+        if !b.wait(250).is_empty() {
+            asked.push(step);
+            b.neigh(RS, 0, NeighState::Incomplete);
+            b.neigh(RS, 0, NeighState::Failed);
+        }
+    }
+    let gaps: Vec<u32> = asked.windows(2).map(|w| w[1] - w[0]).collect();
+    assert!(gaps.iter().all(|g| (4..=18).contains(g)), "{gaps:?}");
+    assert!(gaps.iter().rev().take(3).all(|g| *g >= 16), "{gaps:?}");
+    b.neigh(RS, 1, NeighState::Reachable);
+    b.neigh(RS, 0, NeighState::Failed);
+    b.wait(1100);
+    b.routes.note_used(id, b.now.tick());
+    assert_eq!(b.wait(4000).len(), 1);
+}
+
+#[test]
+fn stale_is_confirmed_while_in_use_and_left_alone_otherwise() {
+    let mut b = Box4::new();
+    b.neigh(RS, 1, NeighState::Stale);
+    b.neigh("10.0.0.12", 2, NeighState::Stale);
+    b.neigh("10.0.0.13", 3, NeighState::Reachable);
+    b.neigh("10.0.0.14", 4, NeighState::Permanent);
+    b.look("10.0.0.12").unwrap();
+    let mut all = b.wait(500);
+    assert_eq!(all, [ip("10.0.0.12")]);
+    b.wait(20_000);
+    all.clear();
+    for _ in 0..40 {
+        for rs in [RS, "10.0.0.13", "10.0.0.14"] {
+            b.routes.note_used(b.look(rs).unwrap(), b.now.tick());
+        }
+        all.extend(b.wait(250));
+    }
+    assert_eq!(all, [ip(RS), ip(RS)], "10 s, every 5 s");
+}
+
+#[test]
+fn wants_are_bounded_and_all_have_their_turn() {
+    let mut b = Box4::with_lines(MAX_LINES);
+    b.route(unicast("10.8.0.0/16", &[via(2, "")]));
+    let n = WANTS_MAX * 3 + 5;
+    for i in 0..n {
+        b.look(&format!("10.8.{}.{}", i / 256, i % 256)).unwrap();
+    }
+    let mut seen = std::collections::HashSet::new();
+    for _ in 0..4 {
+        let got = b.wait(100);
+        assert!(got.len() <= WANTS_MAX);
+        seen.extend(got);
+    }
+    assert_eq!(seen.len(), n);
+}
+
+#[test]
+fn new_unresolved_next_hop_calls_the_hook() {
+    let b = Box4::new();
+    let calls = Arc::new(AtomicUsize::new(0));
+    let counter = Arc::clone(&calls);
+    b.routes.set_hook(move || {
+        counter.fetch_add(1, Ordering::Relaxed);
+    });
+    let id = b.look(RS).unwrap();
+    b.look(RS).unwrap();
+    assert_eq!(calls.load(Ordering::Relaxed), 1);
+    b.routes.note_used(id, b.now.tick());
+    assert_eq!(calls.load(Ordering::Relaxed), 1, "the same half second");
+    b.routes.note_used(id, b.now.tick().plus(100));
+    assert_eq!(calls.load(Ordering::Relaxed), 2);
+    b.neigh(RS, 1, NeighState::Reachable);
+    b.routes.note_used(id, b.now.tick().plus(200));
+    assert_eq!(calls.load(Ordering::Relaxed), 2, "it is resolved");
+}
+
+#[test]
+fn unused_lines_are_given_up_and_old_ids_read_as_gone() {
+    let mut b = Box4::with_lines(2);
+    b.neigh(RS, 1, NeighState::Reachable);
+    b.neigh("10.0.0.12", 2, NeighState::Reachable);
+    let (one, two) = (b.look(RS).unwrap(), b.look("10.0.0.12").unwrap());
+    assert_eq!(b.look("10.0.0.13"), Err(RouteError::TooManyNextHops));
+    assert_eq!(b.look(RS), Ok(one), "those that have a line keep it");
+    let epoch = b.routes.epoch();
+    for _ in 0..LINE_IDLE_SECS {
+        b.routes.note_used(two, b.now.tick());
+        b.wait(1010);
+    }
+    assert_eq!(b.routes.get(one).state, HopState::Gone);
+    assert_eq!(b.routes.get(two).state, HopState::Ready);
+    assert_eq!(b.routes.epoch(), epoch);
+    b.neigh("10.0.0.13", 3, NeighState::Reachable);
+    let three = b.look("10.0.0.13").unwrap();
+    assert_eq!(b.routes.get(three).dst_mac[5], 3);
+    assert_eq!(b.routes.get(one), Hop::GONE, "the line serves another now");
+    assert_eq!(b.routes.hops().len(), 2);
+}
+
+#[test]
+fn addresses_that_nobody_has_do_not_hold_lines_for_long() {
+    let mut b = Box4::with_lines(4);
+    for i in 100..104 {
+        b.look(&format!("10.0.0.{i}")).unwrap();
+    }
+    assert_eq!(b.look(RS), Err(RouteError::TooManyNextHops));
+    b.wait(1000 * (UNRESOLVED_IDLE_SECS + 1));
+    b.look(RS).unwrap();
+    assert_eq!(b.routes.stats().lines, 1);
+}
+
+#[test]
+fn bad_ids_read_as_gone() {
+    let b = Box4::new();
+    for id in [0, 63, 64, u32::MAX, 0xffff_0000] {
+        assert_eq!(b.routes.get(NextHopId(id)).state, HopState::Gone);
+        b.routes.note_used(NextHopId(id), b.now.tick());
+    }
+}
+
+#[test]
+fn resync_drops_what_it_does_not_name() {
+    let b = Box4::new();
+    b.route(unicast("198.51.100.0/24", &[via(2, "")]));
+    let a =
+        IfAddr { ifindex: 2, addr: ip("10.0.0.1"), prefix: 24, scope: 0, secondary: false, unusable: false };
+    b.apply(Event::AddrNew(a));
+    b.neigh(RS, 1, NeighState::Reachable);
+    let id = b.look(RS).unwrap();
+    let read = |all: bool, end: Resync| {
+        b.apply(Event::Resync(Resync::Begin));
+        if all {
+            b.apply(Event::AddrNew(a));
+            b.route(unicast("198.51.100.0/24", &[via(2, "")]));
+            b.neigh(RS, 1, NeighState::Reachable);
+        }
+        for (i, name) in [(2, "eth0"), (3, "eth1"), (4, "eth2")] {
+            b.apply(Event::LinkNew(link(i, name)));
+        }
+        b.route(unicast("10.0.0.0/24", &[via(2, "")]));
+        b.apply(Event::Resync(end));
+    };
+    assert!(!b.routes.synced());
+    b.apply(Event::Resync(Resync::End));
+    assert!(!b.routes.synced(), "an end without a beginning is nothing");
+    let epoch = b.routes.epoch();
+    read(true, Resync::End);
+    assert!(b.routes.synced());
+    assert_eq!(b.routes.epoch(), epoch, "the same as before");
+    read(false, Resync::Abort);
+    b.apply(Event::Resync(Resync::End));
+    assert!(b.look("198.51.100.1").is_ok() && b.routes.get(id).state == HopState::Ready);
+    read(false, Resync::End);
+    assert_ne!(b.routes.epoch(), epoch);
+    assert_eq!(b.look("198.51.100.1"), Err(RouteError::NoRoute));
+    assert_eq!(b.routes.get(id).state, HopState::Unresolved);
+    assert!(!b.routes.is_local(Family::V4, ip("10.0.0.1").into()));
+}
+
+#[test]
+fn interface_is_its_port_whatever_its_index() {
+    let b = Box4::new();
+    assert_eq!(b.routes.port_of_ifindex(2), Some(P0));
+    let id = b.look(RS).unwrap();
+    b.apply(Event::LinkGone { ifindex: 2 });
+    assert_eq!((b.routes.port_of_ifindex(2), b.routes.get(id).state), (None, HopState::Gone));
+    assert_eq!(b.routes.port(P0).unwrap().ifindex, None);
+    b.apply(Event::LinkNew(link(9, "eth0")));
+    assert_eq!((b.routes.port_of_ifindex(9), b.routes.port(P0).unwrap().ifindex), (Some(P0), Some(9)));
+    assert!(b.routes.is_our_mac(P0, [2, 0, 0, 0, 0, 9]) && !b.routes.is_our_mac(P0, [2, 0, 0, 0, 0, 2]));
+    // Renamed away, and another one takes the name.
+    b.apply(Event::LinkNew(link(9, "old0")));
+    assert_eq!(b.routes.port_of_ifindex(9), None);
+    b.apply(Event::LinkNew(link(4, "eth0")));
+    assert_eq!(b.routes.port_of_ifindex(4), Some(P0));
+    assert_eq!(b.routes.add_port(P0, "eth7"), Err(PortError::Taken(P0)));
+    assert_eq!(b.routes.add_port(PortId(256), "eth7"), Err(PortError::TooMany(PortId(256))));
+    assert!(b.routes.port(PortId(7)).is_none() && b.routes.port(PortId(9999)).is_none());
+}
+
+#[test]
+fn macs_of_macvlans_belong_to_the_port_below() {
+    let b = Box4::new();
+    let vrrp = [0, 0, 0x5e, 0, 1, 7];
+    let mv = Link { mac: Some(vrrp), kind: LinkKind::Macvlan, parent: Some(2), ..link(20, "vrrp7") };
+    b.apply(Event::LinkNew(Link { up: false, ..mv.clone() }));
+    assert!(!b.routes.is_our_mac(P0, vrrp));
+    b.apply(Event::LinkNew(mv.clone()));
+    assert!(b.routes.is_our_mac(P0, vrrp) && !b.routes.is_our_mac(P1, vrrp));
+    assert!(!b.routes.is_our_mac(P0, [0; 6]) && !b.routes.is_our_mac(PortId(50), vrrp));
+    assert_eq!(b.routes.port_of_ifindex(20), Some(P0));
+    b.route(unicast("10.0.7.0/24", &[via(20, "")]));
+    let hop = b.hop("10.0.7.1");
+    assert_eq!((hop.port, hop.src_mac), (P0, vrrp));
+    // Other links on top of a port are not.
+    b.apply(Event::LinkNew(Link { kind: LinkKind::Other, ..mv.clone() }));
+    assert!(!b.routes.is_our_mac(P0, vrrp));
+    assert_eq!(b.look("10.0.7.1"), Err(RouteError::NotOurPort { ifindex: 20 }));
+    for i in 0..300u32 {
+        let [.., h, l] = i.to_be_bytes();
+        let mac = Some([6, 0, 0, 0, h, l]);
+        b.apply(Event::LinkNew(Link { ifindex: 100 + i, name: format!("mv{i}"), mac, ..mv.clone() }));
+    }
+    assert_eq!(b.routes.stats().macs_refused, 45);
+}
+
+#[test]
+fn source_is_the_routes_or_the_best_of_the_link() {
+    let b = Box4::new();
+    let add = |ifindex, addr: &str, prefix, scope, secondary, unusable| {
+        b.apply(Event::AddrNew(IfAddr { ifindex, addr: ip(addr), prefix, scope, secondary, unusable }));
+    };
+    add(2, "192.0.2.10", 32, 0, false, false);
+    add(2, "10.0.0.9", 24, 0, true, false);
+    add(2, "10.0.0.1", 24, 0, false, false);
+    add(2, "fe80::1", 64, 253, false, false);
+    add(2, "fd00::5", 64, 0, false, true);
+    add(2, "fd00::1", 64, 0, false, false);
+    add(2, "2001:db8:5::1", 64, 0, false, false);
+    b.route(unicast("fd00::/64", &[via(2, "")]));
+    b.route(unicast("fe80::/64", &[via(2, "")]));
+    b.route(unicast("::/0", &[via(2, "fe80::99")]));
+    b.route(unicast("198.51.100.0/24", &[via(2, "10.0.0.254")]));
+    b.route(Route { prefsrc: Some(ip("192.0.2.10")), ..unicast("203.0.113.0/24", &[via(2, "10.0.0.254")]) });
+    b.route(unicast("10.1.0.0/24", &[via(3, "")]));
+    let src = |dst: &str| b.routes.source_for(ip(dst).into(), ip(dst).into()).map(|a| a.ip(ip(dst).into()));
+    assert_eq!(src(RS), Some(ip("10.0.0.1")), "the subnet's, not the virtual address that was there first");
+    assert_eq!(src("198.51.100.1"), Some(ip("10.0.0.1")), "by the gateway's subnet");
+    assert_eq!(src("203.0.113.1"), Some(ip("192.0.2.10")), "the route's own");
+    assert_eq!(src("10.1.0.5"), Some(ip("192.0.2.10")), "from another link where this one has none");
+    assert_eq!(src("fd00::11"), Some(ip("fd00::1")));
+    assert_eq!(src("fe80::7"), Some(ip("fe80::1")), "scope before all");
+    assert_eq!(src("10.0.0.1"), Some(ip("10.0.0.1")), "to itself");
+    assert_eq!(src("203.0.114.1"), None);
+    // Toward the rest of the world over a link-local gateway: an address of global scope.
+    assert!(matches!(src("2001:db8:9::1"), Some(IpAddr::V6(a)) if a.segments()[0] == 0x2001));
+}
+
+#[test]
+fn readers_never_see_a_mixed_line() {
+    const WRITES: u64 = 200_000;
+    let lines = Lines::new(1);
+    let id = NextHopId::new(0, 0);
+    let hop = |n: u64| {
+        let b = (n % 251) as u8;
+        Hop {
+            state: if n.is_multiple_of(2) { HopState::Ready } else { HopState::Unresolved },
+            port: PortId(n as u16 % 251),
+            src_mac: [b; 6],
+            dst_mac: [b; 6],
+            mtu: u16::from(b),
+        }
+    };
+    lines.publish(id, hop(0));
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        let readers: Vec<_> = (0..2)
+            .map(|_| {
+                s.spawn(|| {
+                    let (mut seen, mut last) = (0u64, [0; 6]);
+                    while !done.load(Ordering::Relaxed) {
+                        let h = lines.get(id);
+                        if h == (Hop { state: HopState::Unresolved, ..Hop::GONE }) {
+                            // The documented answer after too many tries.
+                            continue;
+                        }
+                        let b = h.src_mac[0];
+                        let whole = h.src_mac == [b; 6] && h.dst_mac == [b; 6] && h.mtu == u16::from(b);
+                        assert!(whole && h.port.0 == u16::from(b), "mixed: {h:?}");
+                        seen += u64::from(h.src_mac != last);
+                        last = h.src_mac;
+                    }
+                    seen
+                })
+            })
+            .collect();
+        for n in 1..=WRITES {
+            lines.publish(id, hop(n));
+            lines.note_used(id, Tick(n as u32));
+            if n.is_multiple_of(1000) {
+                // On one processor the readers need a turn too.
+                std::thread::yield_now();
+            }
+        }
+        done.store(true, Ordering::Relaxed);
+        let seen: u64 = readers.into_iter().map(|r| r.join().unwrap()).sum();
+        assert!(seen > 10, "the readers have hardly run: {seen}");
+    });
+    assert_eq!(lines.get(id), hop(WRITES));
+}
+
+#[test]
+fn lookups_race_with_changes() {
+    let b = Box4::new();
+    let done = AtomicBool::new(false);
+    std::thread::scope(|s| {
+        for flow in 0..2u32 {
+            let (b, done) = (&b, &done);
+            s.spawn(move || {
+                while !done.load(Ordering::Relaxed) {
+                    let dst = Addr::from(ip("198.51.100.1"));
+                    match b.routes.lookup(Family::V4, dst, flow << 31) {
+                        Ok(id) => assert!(b.routes.get(id).port == P0 || b.routes.get(id) == Hop::GONE),
+                        Err(e) => assert!(matches!(e, RouteError::NoRoute | RouteError::Blackhole), "{e}"),
+                    }
+                }
+            });
+        }
+        for _ in 0..2000 {
+            b.route(unicast("198.51.100.0/24", &[via(2, "10.0.0.254")]));
+            b.route(route("198.51.100.1/32", RouteKind::Blackhole, &[]));
+            b.apply(Event::RouteGone(unicast("198.51.100.0/24", &[via(2, "10.0.0.254")])));
+            b.apply(Event::RouteGone(route("198.51.100.1/32", RouteKind::Blackhole, &[])));
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    assert_eq!(b.routes.stats().routes, 1);
+}
+
+/// Routes over a few bits, so that prefixes nest and meet.
+fn any_route() -> impl Strategy<Value = Route> {
+    let bits = prop::collection::vec(any::<bool>(), 0..=6);
+    (bits, 0..3u32, any::<bool>(), prop::sample::select(vec![253u32, 254, 255]), any::<bool>()).prop_map(
+        |(bits, metric, v6, table, reject)| {
+            let mut top = 0u128;
+            for (i, b) in bits.iter().enumerate() {
+                top |= u128::from(*b) << (127 - i);
+            }
+            let addr = if v6 { IpAddr::V6(top.into()) } else { IpAddr::V4(((top >> 96) as u32).into()) };
+            let kind = if reject { RouteKind::Blackhole } else { RouteKind::Unicast };
+            // The way tells the route apart from others.
+            let way = Via { ifindex: 1 + metric, gateway: None, weight: 1 };
+            Route {
+                table,
+                family: addr.into(),
+                dst: (addr, bits.len() as u8),
+                metric,
+                tos: 0,
+                kind,
+                prefsrc: None,
+                mtu: 0,
+                via: if reject { Vec::new() } else { vec![way] },
+            }
+        },
+    )
+}
+
+/// The look-up as a list: table by table the longest prefix, then the lowest metric, then the oldest.
+fn model(list: &[Route], family: Family, dst: u128) -> Result<(u32, u32), RouteError> {
+    for table in [255, 254, 253] {
+        let fits = |r: &&Route| {
+            let len = u32::from(r.dst.1);
+            let addr = match r.dst.0 {
+                IpAddr::V4(a) => u128::from(u32::from(a)) << 96,
+                IpAddr::V6(a) => a.into(),
+            };
+            let same = len == 0 || (addr ^ dst) >> (128 - len) == 0;
+            r.table == table && r.family == family && same
+        };
+        let longest = list.iter().filter(fits).map(|r| r.dst.1).max();
+        let best = list.iter().filter(fits).filter(|r| Some(r.dst.1) == longest).min_by_key(|r| r.metric);
+        match best {
+            Some(r) if r.kind == RouteKind::Unicast => return Ok((r.metric, r.via[0].ifindex)),
+            Some(_) => return Err(RouteError::Blackhole),
+            None => {}
+        }
+    }
+    Err(RouteError::NoRoute)
+}
+
+proptest! {
+    #[test]
+    fn longest_prefix_match_agrees_with_a_list(
+        steps in prop::collection::vec((any_route(), 0..4u8), 1..60),
+        probes in prop::collection::vec(any::<u8>(), 8),
+    ) {
+        let mut fib = Fib::default();
+        let mut list: Vec<Route> = Vec::new();
+        for (route, action) in steps {
+            let same = |r: &Route| r.table == route.table && r.dst == route.dst && r.family == route.family
+                && r.metric == route.metric;
+            match action {
+                0 => {
+                    let there = list.iter().position(|r| same(r) && r.kind == route.kind);
+                    prop_assert_eq!(fib.remove(&route), there.is_some());
+                    if let Some(i) = there { list.remove(i); }
+                }
+                1 => {
+                    let there = list.iter().position(same);
+                    fib.insert(&route, Place::Replace, 0);
+                    match there {
+                        Some(i) => list[i] = route,
+                        None => list.push(route),
+                    }
+                }
+                _ => {
+                    let there = list.iter().any(|r| same(r) && r.kind == route.kind);
+                    prop_assert_eq!(fib.insert(&route, Place::Last, 0), !there);
+                    if !there { list.push(route); }
+                }
+            }
+            prop_assert_eq!(fib.len(), list.len());
+            for p in &probes {
+                for family in [Family::V4, Family::V6] {
+                    let dst = u128::from(*p) << 120;
+                    let addr = if family == Family::V4 { Addr(dst >> 96) } else { Addr(dst) };
+                    let got = fib.find(family, addr, |_| Usable::Yes).map(|e| (e.metric, e.via[0].ifindex));
+                    prop_assert_eq!(got, model(&list, family, dst));
+                }
+            }
+        }
+        let n = list.len();
+        prop_assert_eq!(fib.sweep(1), n > 0);
+        prop_assert_eq!(fib.len(), 0);
+    }
+}
