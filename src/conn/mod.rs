@@ -1,1 +1,4 @@
-//! (being written)
+//! The connection table: entries, their index, timers.
+
+pub mod hash;
+pub mod layout;
