@@ -9,6 +9,7 @@ use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use modes::{Addr, Family};
 
+use crate::conn::layout;
 use crate::io::SetupError;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
@@ -18,13 +19,13 @@ const BPF_CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 /// Size of the connection table's arrays, and its hash key.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableShape {
-    /// Index buckets (64 bytes each) for IPv4; at least 1.
+    /// Index buckets (64 bytes each) for IPv4; 0 where there is no IPv4 table.
     pub buckets_v4: u32,
-    /// Entries (64 bytes each) for IPv4; at least 1.
+    /// Entries (64 bytes each) for IPv4.
     pub slots_v4: u32,
-    /// Index buckets (64 bytes each) for IPv6; at least 1.
+    /// Index buckets (64 bytes each) for IPv6; 0 where there is no IPv6 table.
     pub buckets_v6: u32,
-    /// Entries (128 bytes each) for IPv6; at least 1.
+    /// Entries (128 bytes each) for IPv6.
     pub slots_v6: u32,
     /// Key of the SipHash-1-3 over flow keys; the core's table must use the same.
     pub hash_key: [u64; 2],
@@ -52,6 +53,17 @@ impl TableMap {
 }
 
 impl TableShape {
+    /// For at most so many connections and templates of each family (0: none).
+    pub fn for_limits(max_v4: u32, max_v6: u32, hash_key: [u64; 2]) -> TableShape {
+        TableShape {
+            buckets_v4: layout::buckets(max_v4),
+            slots_v4: layout::slots(max_v4),
+            buckets_v6: layout::buckets(max_v6),
+            slots_v6: layout::slots(max_v6),
+            hash_key,
+        }
+    }
+
     /// Elements of an array.
     pub const fn elements(&self, map: TableMap) -> u32 {
         match map {
@@ -129,15 +141,15 @@ impl BpfTables {
     /// where the kernel refuses a program, [`SetupError::Bpf`] for everything else (not enough memory, no BPF).
     pub fn create(shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
         let arrays = [TableMap::IndexV4, TableMap::EntriesV4, TableMap::IndexV6, TableMap::EntriesV6];
-        if magic == 0 || arrays.iter().any(|&m| shape.elements(m) == 0) {
+        if magic == 0 {
             return Err(SetupError::Bpf {
-                what: "connection table".into(),
-                reason: "a size or the mark is 0".into(),
+                what: "BPF programs".into(),
+                reason: "the mark of frames that are put back must not be 0".into(),
             });
         }
         let mut loader = EbpfLoader::new();
         for map in arrays {
-            loader.map_max_entries(map.name(), shape.elements(map));
+            loader.map_max_entries(map.name(), shape.elements(map).max(1));
         }
         let mut ebpf = loader
             .override_global("hash_key_0", &shape.hash_key[0], true)

@@ -10,6 +10,8 @@ pub mod bpf;
 mod error;
 mod netdev;
 pub mod pcap;
+#[cfg(test)]
+mod testnet;
 
 pub use bpf::{BpfTables, ServiceObserver, TableMap, TableShape};
 pub use error::SetupError;
