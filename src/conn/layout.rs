@@ -81,6 +81,9 @@ pub const METHOD_MASK: u8 = 0x3f;
 /// Bit of a message's last word that tells a template's key from a flow's.
 pub const KEY_TEMPLATE: u64 = 1 << 8;
 
+/// Longest timeout in ticks (2.3 years); longer ones are cut to it.
+pub const TIMEOUT_MAX: u32 = 1 << 30;
+
 /// Slots for a limit of `max` connections: some more, because a slot rests a while before it is used again.
 pub const fn slots(max: u32) -> u32 {
     if max == 0 {
