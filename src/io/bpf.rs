@@ -9,8 +9,9 @@ use aya::programs::{Program, ProgramError};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use modes::{Addr, Family};
 
-use crate::conn::layout;
+use crate::conn::{Config, Memory, layout};
 use crate::io::SetupError;
+use crate::mem::Region;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
 
@@ -53,14 +54,14 @@ impl TableMap {
 }
 
 impl TableShape {
-    /// For at most so many connections and templates of each family (0: none).
-    pub fn for_limits(max_v4: u32, max_v6: u32, hash_key: [u64; 2]) -> TableShape {
+    /// The shape of a table with this configuration.
+    pub fn of(config: &Config) -> TableShape {
         TableShape {
-            buckets_v4: layout::buckets(max_v4),
-            slots_v4: layout::slots(max_v4),
-            buckets_v6: layout::buckets(max_v6),
-            slots_v6: layout::slots(max_v6),
-            hash_key,
+            buckets_v4: layout::buckets(config.max_v4),
+            slots_v4: layout::slots(config.max_v4),
+            buckets_v6: layout::buckets(config.max_v6),
+            slots_v6: layout::slots(config.max_v6),
+            hash_key: config.hash_key,
         }
     }
 
@@ -174,6 +175,21 @@ impl BpfTables {
     /// An array's file descriptor, to be mapped with [`TableShape::bytes`].
     pub fn fd(&self, map: TableMap) -> BorrowedFd<'_> {
         self.arrays[map as usize].fd().as_fd()
+    }
+
+    /// Maps the arrays, for [`crate::conn::ConnTable::with_memory`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `mmap`.
+    pub fn memory(&self) -> std::io::Result<Memory> {
+        let region = |map| Region::map_fd(self.fd(map), self.shape.bytes(map));
+        Ok(Memory {
+            v4_entries: region(TableMap::EntriesV4)?,
+            v4_index: region(TableMap::IndexV4)?,
+            v6_entries: region(TableMap::EntriesV6)?,
+            v6_index: region(TableMap::IndexV6)?,
+        })
     }
 
     /// The shape it was made with.

@@ -2,7 +2,6 @@
 
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
-use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
@@ -21,12 +20,6 @@ pub(crate) fn cannot() -> bool {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
     eprintln!("skipped: {reason}");
     true
-}
-
-/// A name that nothing else has: interfaces of tests are told apart by process and count.
-pub(crate) fn name(kind: &str) -> String {
-    static COUNT: AtomicU32 = AtomicU32::new(0);
-    format!("{kind}{:x}-{}", std::process::id() & 0xfffff, COUNT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Net {
@@ -81,6 +74,9 @@ impl Net {
             let nodad = if address.contains(':') { "nodad" } else { "" };
             net.sh(&format!("ip addr add {address} dev {device} {nodad}; ip link set {device} up"));
         }
+        for (net, (device, _)) in [(self, here), (other, there)] {
+            until("the carrier", || net.sh(&format!("ip -o link show dev {device}")).contains("state UP"));
+        }
     }
 
     pub(crate) fn mac(&self, device: &str) -> [u8; 6] {
@@ -98,14 +94,4 @@ pub(crate) fn until(what: &str, mut holds: impl FnMut() -> bool) {
         assert!(Instant::now() < end, "waited 10 s for: {what}");
         std::thread::sleep(Duration::from_millis(2));
     }
-}
-
-/// A BPF array's words, mapped for the rest of the process's life.
-pub(crate) fn words(fd: std::os::fd::BorrowedFd<'_>, bytes: usize) -> &'static [std::sync::atomic::AtomicU64] {
-    let access = libc::PROT_READ | libc::PROT_WRITE;
-    // SAFETY: a new mapping, wherever the kernel likes.
-    let at = unsafe { libc::mmap(std::ptr::null_mut(), bytes, access, libc::MAP_SHARED, fd.as_raw_fd(), 0) };
-    assert_ne!(at, libc::MAP_FAILED, "{}", std::io::Error::last_os_error());
-    // SAFETY: the mapping is that long and stays; it is only used as atomic words.
-    unsafe { std::slice::from_raw_parts(at.cast(), bytes / 8) }
 }

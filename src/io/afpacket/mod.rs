@@ -210,13 +210,18 @@ impl Running {
     }
 
     fn end(&mut self) {
-        if let Some((stop, thread)) = self.supervisor.take() {
-            stop.stop();
-            let _ = thread.join();
-        }
         // the stack gets its frames back before the rings stop taking them
-        for port in self.ports.iter() {
-            port.lock().unwrap_or_else(PoisonError::into_inner).detach();
+        match self.supervisor.take() {
+            Some((stop, thread)) => {
+                stop.stop();
+                let _ = thread.join();
+            }
+            // not started yet: this is still the thread that set the ports up, or nothing is left to be done
+            None => {
+                for port in self.ports.iter() {
+                    port.lock().unwrap_or_else(PoisonError::into_inner).detach();
+                }
+            }
         }
         for shared in &self.shared {
             shared.stop.store(true, Ordering::Release);

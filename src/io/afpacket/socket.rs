@@ -107,7 +107,7 @@ impl PortPlan<'_> {
 }
 
 /// Opens a packet socket that receives nothing yet.
-fn packet_socket() -> io::Result<OwnedFd> {
+pub(super) fn packet_socket() -> io::Result<OwnedFd> {
     // SAFETY: no pointers in it.
     let fd = unsafe {
         libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, 0)
@@ -153,7 +153,7 @@ fn shut(fd: BorrowedFd<'_>) -> io::Result<()> {
     option(fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, &program)
 }
 
-fn bind(fd: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> {
+pub(super) fn bind(fd: BorrowedFd<'_>, index: u32, protocol: u16) -> io::Result<()> {
     let address = libc::sockaddr_ll {
         sll_family: libc::AF_PACKET as u16,
         sll_protocol: protocol.to_be(),

@@ -125,6 +125,10 @@ impl Supervisor {
             while theirs.wait() {
                 (0..self.ports.len()).for_each(|place| self.look_after(place));
             }
+            // here, because this thread is in the interfaces' network namespace, wherever the one that stops us is
+            for port in self.ports.iter() {
+                port.lock().unwrap_or_else(PoisonError::into_inner).detach();
+            }
         };
         let thread = std::thread::Builder::new()
             .name("lvsd-ports".into())
