@@ -4,7 +4,9 @@ use std::io;
 use std::mem::size_of_val;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use aya::programs::tc::{NlOptions, SchedClassifierLink, TcAttachOptions, TcError, qdisc_add_clsact};
+use aya::programs::tc::{
+    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, qdisc_add_clsact, qdisc_detach_program,
+};
 use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType};
 
 use crate::io::{BpfTables, SetupError};
@@ -43,6 +45,16 @@ impl Attachment {
             }
         }
         let qdisc = ClsactQdisc::add(name, index)?;
+        // filters of a director that was killed; none lives, or we would not have the interface's lock
+        for (kind, program) in
+            [(TcAttachType::Ingress, "lvsd_ingress"), (TcAttachType::Egress, "lvsd_egress")]
+        {
+            match qdisc_detach_program(name, kind, program) {
+                Ok(()) => tracing::info!("interface {name}: removed the filter {program} of a killed lvsd"),
+                // as a rule there is none; and what cannot be removed does not keep ours from working
+                Err(e) => tracing::debug!("interface {name}: no old filter {program}: {e}"),
+            }
+        }
         let options = || TcAttachOptions::Netlink(NlOptions { priority: 1, ..NlOptions::default() });
         Attachment::with(tables, name, options, qdisc).map_err(|e| failed(name, &e))
     }

@@ -108,7 +108,9 @@ pub fn replay(
         last = Some(now);
         replay.packet(number, now, port, &packet)?;
     }
-    Ok(replay.summary)
+    let Replay { writer, summary, .. } = replay;
+    writer.into_writer().flush().map_err(|e| ReplayError::Write(PcapError::IoError(e)))?;
+    Ok(summary)
 }
 
 fn nanoseconds(t: Duration) -> Now {

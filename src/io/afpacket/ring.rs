@@ -95,13 +95,13 @@ impl RxRing {
         // SAFETY: `current` is below the number of blocks.
         let base = unsafe { self.base.add(offset) };
         // SAFETY: an aligned word in the mapping, which the kernel changes too.
-        let status = unsafe { AtomicU32::from_ptr(base.as_ptr().add(BLOCK_STATUS).cast()) };
+        let status = unsafe { AtomicU32::from_ptr(base.as_ptr().wrapping_add(BLOCK_STATUS).cast()) };
         if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
             return None;
         }
         self.current = (self.current + 1) % self.shape.blocks;
         // SAFETY: the kernel has written the block's header and leaves it alone until we give the block back.
-        let header: tpacket_hdr_v1 = unsafe { base.add(BLOCK_HEADER).cast().read() };
+        let header = unsafe { base.as_ptr().wrapping_add(BLOCK_HEADER).cast::<tpacket_hdr_v1>().read() };
         Some(Block {
             base,
             size: self.shape.block_size as usize,
@@ -160,7 +160,7 @@ impl Block<'_> {
         }
         let at = self.next;
         // SAFETY: within the block by the check above; the kernel aligns frames' headers.
-        let header: tpacket3_hdr = unsafe { self.base.add(at).cast().read() };
+        let header = unsafe { self.base.as_ptr().wrapping_add(at).cast::<tpacket3_hdr>().read() };
         self.left -= 1;
         self.next = at.saturating_add(header.tp_next_offset as usize);
         let (mac, len) = (header.tp_mac as usize, header.tp_snaplen as usize);
@@ -168,7 +168,9 @@ impl Block<'_> {
             return Some(None);
         }
         // SAFETY: before the frame, by the check above.
-        let vnet: VnetHdr = unsafe { self.base.add(at + mac - VNET_LEN).cast().read_unaligned() };
+        let vnet = unsafe {
+            self.base.as_ptr().wrapping_add(at + mac - VNET_LEN).cast::<VnetHdr>().read_unaligned()
+        };
         // SAFETY: as above.
         let buf = unsafe { self.base.add(at + HEADER_LEN) };
         let start = mac - HEADER_LEN;

@@ -479,3 +479,26 @@ fn set_up_errors_name_the_interface() {
     running.stop();
     assert_eq!(state(&lab.director), before);
 }
+
+#[test]
+fn filters_of_a_killed_director_are_replaced() {
+    if cannot() {
+        return;
+    }
+    let lab = Lab::new();
+    let filters = || {
+        lab.director
+            .sh("tc filter show dev vd ingress; tc filter show dev vd egress")
+            .matches("handle")
+            .count()
+    };
+    lab.director.run(|| {
+        let index = netdev::index("vd").unwrap();
+        std::mem::forget(crate::io::attach::Attachment::new(&lab.tables, "vd", index, Hook::Clsact).unwrap());
+    });
+    assert_eq!(filters(), 2);
+    let running = lab.start(AfPacketConfig { hook: Hook::Clsact, ..Lab::config(1) }, true);
+    assert_eq!(filters(), 2);
+    running.stop();
+    assert_eq!(filters(), 0);
+}
