@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * What is ours: a packet to a configured virtual service, or a packet whose connection is in the table (a reply of a
+ * NAT server above all). Never by a server's address and port alone: the same server may be reached through the director
+ * as plain router.
+ *
+ * What cannot be judged here and concerns a virtual address (later fragments, ICMP errors) is ours too: the core judges
+ * it, and what it passes is put back (docs/reinjection.md). An ICMP error to another address is ours if the packet
+ * that it speaks of belongs to a connection.
+ */
+#ifndef LVSD_CLASSIFY_H
+#define LVSD_CLASSIFY_H
+
+#include "table.h"
+
+#define FAMILY_V4 4
+#define FAMILY_V6 6
+
+/* A virtual service; as a virtual address protocol and port are 0. All of it in network byte order. */
+struct service_key {
+	__u8 family;
+	__u8 proto;
+	__be16 port;
+	__u32 addr[4];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 65536);
+	__type(key, struct service_key);
+	__type(value, __u32);
+} services SEC(".maps");
+
+/* Mark of frames that the director has put back; set by the loader. */
+const volatile __u32 magic = 0;
+
+#define IPV6_EXT_MAX 6
+
+enum { P_HOPOPTS = 0, P_ICMP = 1, P_TCP = 6, P_UDP = 17, P_ROUTING = 43, P_FRAGMENT = 44, P_AH = 51, P_ICMPV6 = 58,
+       P_DSTOPTS = 60, P_SCTP = 132 };
+
+static __always_inline int has_ports(__u8 proto)
+{
+	return proto == P_TCP || proto == P_UDP || proto == P_SCTP;
+}
+
+static __always_inline int is_service(struct service_key *k, __u8 proto, __be16 port)
+{
+	k->proto = proto;
+	k->port = port;
+	if (bpf_map_lookup_elem(&services, k))
+		return 1;
+	k->port = 0;
+	return bpf_map_lookup_elem(&services, k) != 0;
+}
+
+static __always_inline int is_virtual_address(struct service_key *k)
+{
+	k->proto = 0;
+	k->port = 0;
+	return bpf_map_lookup_elem(&services, k) != 0;
+}
+
+/* One IP header, with where its transport header is. */
+struct ip_view {
+	__u8 addrs[32]; /* source, destination; IPv4 fills the first 8 bytes */
+	__u32 l4;
+	__u8 family;
+	__u8 proto;
+	__u8 later; /* a fragment without transport header */
+};
+
+static __always_inline int view_v4(struct __sk_buff *skb, __u32 off, struct ip_view *v)
+{
+	__u8 h[20];
+
+	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 4 || (h[0] & 15) < 5)
+		return 0;
+	v->family = FAMILY_V4;
+	v->proto = h[9];
+	v->later = (h[6] & 0x1f) || h[7];
+	v->l4 = off + (h[0] & 15) * 4;
+	__builtin_memcpy(v->addrs, h + 12, 8);
+	return 1;
+}
+
+static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_view *v)
+{
+	__u8 h[8];
+
+	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 6 ||
+	    bpf_skb_load_bytes(skb, off + 8, v->addrs, 32))
+		return 0;
+	v->family = FAMILY_V6;
+	v->proto = h[6];
+	v->later = 0;
+	off += 40;
+	for (int i = 0; i < IPV6_EXT_MAX; i++) {
+		__u32 len;
+
+		if (v->proto != P_HOPOPTS && v->proto != P_ROUTING && v->proto != P_DSTOPTS && v->proto != P_FRAGMENT &&
+		    v->proto != P_AH)
+			break;
+		if (bpf_skb_load_bytes(skb, off, h, 4))
+			return 0;
+		len = (h[1] + 1) * 8;
+		if (v->proto == P_AH)
+			len = (h[1] + 2) * 4;
+		if (v->proto == P_FRAGMENT) {
+			len = 8;
+			v->later = h[2] || h[3] & 0xf8;
+		}
+		v->proto = h[0];
+		off += len;
+		if (v->later)
+			break;
+	}
+	v->l4 = off;
+	return 1;
+}
+
+static __always_inline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
+{
+	return v6 ? view_v6(skb, off, v) : view_v4(skb, off, v);
+}
+
+static __always_inline __u64 be64(const __u8 *p)
+{
+	__u64 x;
+
+	__builtin_memcpy(&x, p, 8);
+	return __builtin_bswap64(x);
+}
+
+/* Looks the flow up as it goes, or (reverse) as the packet that answers it. */
+static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports, int reverse)
+{
+	__u16 s = ports[0] << 8 | ports[1], d = ports[2] << 8 | ports[3];
+	__u64 pw = reverse ? key_ports(d, s, v->proto) : key_ports(s, d, v->proto);
+
+	if (v->family == FAMILY_V4) {
+		struct key_v4 k;
+		__u64 a = be64(v->addrs);
+
+		k.w[0] = reverse ? a << 32 | a >> 32 : a;
+		k.w[1] = pw;
+		return known_v4(&k);
+	} else {
+		struct key_v6 k;
+		int s6 = reverse ? 16 : 0;
+
+		k.w[0] = be64(v->addrs + s6);
+		k.w[1] = be64(v->addrs + s6 + 8);
+		k.w[2] = be64(v->addrs + 16 - s6);
+		k.w[3] = be64(v->addrs + 24 - s6);
+		k.w[4] = pw;
+		return known_v6(&k);
+	}
+}
+
+static __always_inline int is_icmp_error(__u8 family, __u8 type)
+{
+	if (family == FAMILY_V4) /* unreachable, source quench, time exceeded, parameter problem */
+		return type == 3 || type == 4 || type == 11 || type == 12;
+	return type >= 1 && type <= 4;
+}
+
+/* Whether an ICMP error speaks of a packet of one of our connections. */
+static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+{
+	struct ip_view in = {};
+	__u8 ports[4];
+
+	if (!view(skb, l4 + 8, v6, &in) || in.later || !has_ports(in.proto) ||
+	    bpf_skb_load_bytes(skb, in.l4, ports, 4))
+		return 0;
+	return flow_known(&in, ports, 1);
+}
+
+static __always_inline int is_ours(struct __sk_buff *skb)
+{
+	struct service_key svc = {};
+	struct ip_view v = {};
+	__u32 off = 14;
+	__be16 type;
+	__u8 ports[4];
+	int v6;
+
+	if (skb->pkt_type != 0 /* PACKET_HOST: sent to this interface's own MAC */)
+		return 0;
+	if (bpf_skb_load_bytes(skb, 12, &type, 2))
+		return 0;
+	/* the outer tag is no longer in the frame here, an inner one is */
+	if (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8)) {
+		if (bpf_skb_load_bytes(skb, 16, &type, 2))
+			return 0;
+		off = 18;
+	}
+	if (type == bpf_htons(0x0800))
+		v6 = 0;
+	else if (type == bpf_htons(0x86dd))
+		v6 = 1;
+	else
+		return 0;
+	if (!view(skb, off, v6, &v))
+		return 0;
+
+	svc.family = v.family;
+	__builtin_memcpy(svc.addr, v6 ? v.addrs + 16 : v.addrs + 4, 4);
+	if (v6)
+		__builtin_memcpy(&svc.addr[1], v.addrs + 20, 12);
+	if (v.later)
+		return is_virtual_address(&svc);
+	if (v.proto == P_ICMP || v.proto == P_ICMPV6) {
+		__u8 icmp;
+
+		if (v.proto != (v6 ? P_ICMPV6 : P_ICMP) || bpf_skb_load_bytes(skb, v.l4, &icmp, 1) ||
+		    !is_icmp_error(v.family, icmp))
+			return 0;
+		return is_virtual_address(&svc) || error_is_ours(skb, v.l4, v6);
+	}
+	if (!has_ports(v.proto) || bpf_skb_load_bytes(skb, v.l4, ports, 4))
+		return 0;
+	return is_service(&svc, v.proto, *(__be16 *)(ports + 2)) || flow_known(&v, ports, 0);
+}
+
+#endif

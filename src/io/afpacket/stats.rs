@@ -1,0 +1,81 @@
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::route::PortId;
+
+macro_rules! counters {
+    ($($(#[$doc:meta])* $name:ident,)*) => {
+        /// Counters of one port's queue (one worker's sockets on one interface).
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+        pub struct QueueStats { $($(#[$doc])* pub $name: u64,)* }
+
+        /// The same, written by one worker and read by anyone.
+        #[derive(Debug, Default)]
+        pub(super) struct Counters { $(pub(super) $name: Counter,)* }
+
+        impl Counters {
+            pub(super) fn read(&self) -> QueueStats {
+                QueueStats { $($name: self.$name.0.load(Ordering::Relaxed),)* }
+            }
+        }
+
+        impl std::ops::AddAssign for QueueStats {
+            fn add_assign(&mut self, other: QueueStats) {
+                $(self.$name += other.$name;)*
+            }
+        }
+    };
+}
+
+counters! {
+    /// Frames taken from the ring.
+    rx_frames,
+    /// Bytes of them.
+    rx_bytes,
+    /// Frames that the kernel could not put into the ring, because it was full.
+    rx_ring_full,
+    /// Frames longer than the ring could hold, dropped.
+    rx_truncated,
+    /// Frames sent.
+    tx_frames,
+    /// Bytes of them.
+    tx_bytes,
+    /// Frames dropped because the interface's queue or the socket's buffer stayed full.
+    tx_full,
+    /// Frames dropped because they were longer than the interface's MTU.
+    tx_too_big,
+    /// Frames dropped because the interface was down or gone.
+    tx_down,
+    /// Frames dropped because the kernel refused them, or because their checksum or GSO note did not fit them.
+    tx_refused,
+    /// Frames whose verdict named a port that is not there; counted where they came in.
+    tx_no_port,
+    /// Frames put back into the kernel's stack.
+    passed,
+    /// Frames that should have been put back and were not.
+    pass_dropped,
+    /// Frames that the handler gave no verdict for; dropped.
+    no_verdict,
+}
+
+/// A counter with a single writer.
+#[derive(Debug, Default)]
+pub(super) struct Counter(AtomicU64);
+
+impl Counter {
+    pub(super) fn add(&self, n: u64) {
+        self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+/// A port, as it is and as it did.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct PortStats {
+    /// Its number.
+    pub port: PortId,
+    /// Its interface's name.
+    pub interface: String,
+    /// Whether its sockets are on an interface; false while the interface is gone.
+    pub attached: bool,
+    /// Counters by worker.
+    pub queues: Vec<QueueStats>,
+}

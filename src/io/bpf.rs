@@ -1,0 +1,332 @@
+//! The memory and the programs that the core shares with the kernel.
+
+use std::collections::HashMap as StdHashMap;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use aya::maps::{HashMap, Map, MapData};
+use aya::programs::{Program, ProgramError};
+use aya::{Ebpf, EbpfError, EbpfLoader};
+use modes::{Addr, Family};
+
+use crate::conn::{Config, Memory, layout};
+use crate::io::SetupError;
+use crate::mem::Region;
+
+static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
+
+const BPF_CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
+
+/// Size of the connection table's arrays, and its hash key.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TableShape {
+    /// Index buckets (64 bytes each) for IPv4; 0 where there is no IPv4 table.
+    pub buckets_v4: u32,
+    /// Entries (64 bytes each) for IPv4.
+    pub slots_v4: u32,
+    /// Index buckets (64 bytes each) for IPv6; 0 where there is no IPv6 table.
+    pub buckets_v6: u32,
+    /// Entries (128 bytes each) for IPv6.
+    pub slots_v6: u32,
+    /// Key of the SipHash-1-3 over flow keys; the core's table must use the same.
+    pub hash_key: [u64; 2],
+}
+
+/// One of the table's arrays.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[allow(missing_docs)]
+pub enum TableMap {
+    IndexV4,
+    EntriesV4,
+    IndexV6,
+    EntriesV6,
+}
+
+impl TableMap {
+    const fn name(self) -> &'static str {
+        match self {
+            TableMap::IndexV4 => "index_v4",
+            TableMap::EntriesV4 => "entries_v4",
+            TableMap::IndexV6 => "index_v6",
+            TableMap::EntriesV6 => "entries_v6",
+        }
+    }
+}
+
+impl TableShape {
+    /// The shape of a table with this configuration.
+    pub fn of(config: &Config) -> TableShape {
+        TableShape {
+            buckets_v4: layout::buckets(config.max_v4),
+            slots_v4: layout::slots(config.max_v4),
+            buckets_v6: layout::buckets(config.max_v6),
+            slots_v6: layout::slots(config.max_v6),
+            hash_key: config.hash_key,
+        }
+    }
+
+    /// Elements of an array.
+    pub const fn elements(&self, map: TableMap) -> u32 {
+        match map {
+            TableMap::IndexV4 => self.buckets_v4,
+            TableMap::EntriesV4 => self.slots_v4,
+            TableMap::IndexV6 => self.buckets_v6,
+            TableMap::EntriesV6 => self.slots_v6,
+        }
+    }
+
+    /// Bytes of an array, as `mem::Region` maps it.
+    pub const fn bytes(&self, map: TableMap) -> usize {
+        let element = match map {
+            TableMap::EntriesV6 => 128,
+            _ => 64,
+        };
+        self.elements(map) as usize * element
+    }
+}
+
+/// Is told of virtual services as they come and go.
+pub trait ServiceObserver: Send + Sync {
+    /// A service is there: packets to it are the director's. `proto` is the IP protocol, `port` in host order (0: all).
+    fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16);
+    /// It is gone.
+    fn service_removed(&self, family: Family, proto: u8, addr: Addr, port: u16);
+}
+
+/// The key of the BPF map `services`: family, protocol, port and address in network order. Protocol and port are 0 for
+/// a virtual address as such.
+type ServiceKey = [u8; 20];
+
+fn service_key(family: Family, proto: u8, addr: Addr, port: u16) -> ServiceKey {
+    let mut key = [0; 20];
+    key[0] = family as u8;
+    key[1] = proto;
+    key[2..4].copy_from_slice(&port.to_be_bytes());
+    match family {
+        Family::V4 => key[4..8].copy_from_slice(&addr.v4().to_be_bytes()),
+        Family::V6 => key[4..20].copy_from_slice(&addr.0.to_be_bytes()),
+    }
+    key
+}
+
+struct Services {
+    map: HashMap<MapData, ServiceKey, u32>,
+    /// What is in the map, with the services that stand on an address.
+    known: StdHashMap<ServiceKey, u32>,
+}
+
+/// The maps of the classifier, among them the connection table's memory, and its programs.
+///
+/// Made before the core's table, which maps the arrays into its own memory. Dropping it leaves the kernel as it was.
+pub struct BpfTables {
+    ebpf: Mutex<Ebpf>,
+    arrays: [MapData; 4],
+    services: Mutex<Services>,
+    shape: TableShape,
+    magic: u32,
+}
+
+impl std::fmt::Debug for BpfTables {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("BpfTables").field("shape", &self.shape).finish_non_exhaustive()
+    }
+}
+
+impl BpfTables {
+    /// Makes the maps and has the kernel check the programs. `magic` marks frames that the director puts back into the
+    /// stack; it should be random and must not be 0.
+    ///
+    /// # Errors
+    ///
+    /// [`SetupError::Permission`] without CAP_BPF and CAP_NET_ADMIN, [`SetupError::Verifier`] with the end of its log
+    /// where the kernel refuses a program, [`SetupError::Bpf`] for everything else (not enough memory, no BPF).
+    pub fn create(shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
+        let arrays = [TableMap::IndexV4, TableMap::EntriesV4, TableMap::IndexV6, TableMap::EntriesV6];
+        if magic == 0 {
+            return Err(SetupError::Bpf {
+                what: "BPF programs".into(),
+                reason: "the mark of frames that are put back must not be 0".into(),
+            });
+        }
+        let mut loader = EbpfLoader::new();
+        for map in arrays {
+            loader.map_max_entries(map.name(), shape.elements(map).max(1));
+        }
+        let mut ebpf = loader
+            .override_global("hash_key_0", &shape.hash_key[0], true)
+            .override_global("hash_key_1", &shape.hash_key[1], true)
+            .override_global("buckets_v4", &shape.buckets_v4, true)
+            .override_global("buckets_v6", &shape.buckets_v6, true)
+            .override_global("magic", &magic, true)
+            .load(OBJECT)
+            .map_err(|e| load_error(&shape, e))?;
+        load_programs(&mut ebpf)?;
+        let mut take = |name: &'static str| match ebpf.take_map(name) {
+            Some(Map::Array(data) | Map::HashMap(data)) => Ok(data),
+            _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
+        };
+        let arrays = [take("index_v4")?, take("entries_v4")?, take("index_v6")?, take("entries_v6")?];
+        let map = HashMap::try_from(Map::HashMap(take("services")?))
+            .map_err(|e| SetupError::Bpf { what: "BPF map services".into(), reason: e.to_string() })?;
+        let services = Mutex::new(Services { map, known: StdHashMap::new() });
+        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, shape, magic })
+    }
+
+    /// An array's file descriptor, to be mapped with [`TableShape::bytes`].
+    pub fn fd(&self, map: TableMap) -> BorrowedFd<'_> {
+        self.arrays[map as usize].fd().as_fd()
+    }
+
+    /// Maps the arrays, for [`crate::conn::ConnTable::with_memory`].
+    ///
+    /// # Errors
+    ///
+    /// Those of `mmap`.
+    pub fn memory(&self) -> std::io::Result<Memory> {
+        let region = |map| Region::map_fd(self.fd(map), self.shape.bytes(map));
+        Ok(Memory {
+            v4_entries: region(TableMap::EntriesV4)?,
+            v4_index: region(TableMap::IndexV4)?,
+            v6_entries: region(TableMap::EntriesV6)?,
+            v6_index: region(TableMap::IndexV6)?,
+        })
+    }
+
+    /// The shape it was made with.
+    pub fn shape(&self) -> &TableShape {
+        &self.shape
+    }
+
+    /// The mark of frames that are put back.
+    pub(crate) fn magic(&self) -> u32 {
+        self.magic
+    }
+
+    pub(crate) fn programs(&self) -> MutexGuard<'_, Ebpf> {
+        self.ebpf.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn change(&self, f: impl FnOnce(&mut Services) -> Result<(), aya::maps::MapError>) {
+        if let Err(e) = f(&mut self.services.lock().unwrap_or_else(PoisonError::into_inner)) {
+            tracing::error!(
+                "BPF map services: {e}; packets to that service reach the kernel's stack, not the director"
+            );
+        }
+    }
+}
+
+impl ServiceObserver for BpfTables {
+    fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16) {
+        let (key, vip) = (service_key(family, proto, addr, port), service_key(family, 0, addr, 0));
+        self.change(|s| {
+            if s.known.contains_key(&key) {
+                return Ok(());
+            }
+            s.map.insert(vip, 1, 0)?;
+            s.map.insert(key, 1, 0)?;
+            s.known.insert(key, 1);
+            *s.known.entry(vip).or_default() += 1;
+            Ok(())
+        });
+    }
+
+    fn service_removed(&self, family: Family, proto: u8, addr: Addr, port: u16) {
+        let (key, vip) = (service_key(family, proto, addr, port), service_key(family, 0, addr, 0));
+        self.change(|s| {
+            if s.known.remove(&key).is_none() {
+                return Ok(());
+            }
+            let gone = s.map.remove(&key);
+            let last = match s.known.get_mut(&vip) {
+                Some(n) if *n > 1 => {
+                    *n -= 1;
+                    false
+                }
+                _ => true,
+            };
+            if last {
+                s.known.remove(&vip);
+                s.map.remove(&vip)?;
+            }
+            gone
+        });
+    }
+}
+
+fn load_error(shape: &TableShape, e: EbpfError) -> SetupError {
+    let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&e);
+    while let Some(s) = source {
+        if let Some(io) = s.downcast_ref::<std::io::Error>() {
+            match io.raw_os_error() {
+                Some(libc::EPERM | libc::EACCES) => {
+                    return SetupError::Permission { what: "BPF maps".into(), capability: BPF_CAPABILITY };
+                }
+                Some(libc::ENOMEM | libc::E2BIG) => {
+                    return SetupError::Bpf {
+                        what: format!(
+                            "connection table of {} IPv4 and {} IPv6 entries",
+                            shape.slots_v4, shape.slots_v6
+                        ),
+                        reason: format!("{io}; use a lower --max-connections"),
+                    };
+                }
+                _ => {}
+            }
+        }
+        source = s.source();
+    }
+    SetupError::Bpf { what: "BPF maps".into(), reason: chain(&e) }
+}
+
+/// An error with all its causes, on one line.
+fn chain(e: &dyn std::error::Error) -> String {
+    let mut text = e.to_string();
+    let mut source = e.source();
+    while let Some(s) = source {
+        let s_text = s.to_string();
+        if !text.contains(&s_text) {
+            text = format!("{text}: {s_text}");
+        }
+        source = s.source();
+    }
+    text.replace('\n', " | ")
+}
+
+fn load_programs(ebpf: &mut Ebpf) -> Result<(), SetupError> {
+    for name in ["lvsd_ring", "lvsd_ingress", "lvsd_egress"] {
+        let loaded = match ebpf.program_mut(name) {
+            Some(Program::SocketFilter(p)) => p.load(),
+            Some(Program::SchedClassifier(p)) => p.load(),
+            _ => {
+                return Err(SetupError::Bpf {
+                    what: format!("BPF program {name}"),
+                    reason: "not in the object".into(),
+                });
+            }
+        };
+        loaded.map_err(|e| program_error(name, &e))?;
+    }
+    Ok(())
+}
+
+fn program_error(program: &'static str, e: &ProgramError) -> SetupError {
+    match e {
+        ProgramError::LoadError { io_error, verifier_log } => {
+            let log = verifier_log.to_string();
+            if log.trim().is_empty() {
+                return SetupError::os(
+                    format!("BPF program {program}"),
+                    BPF_CAPABILITY,
+                    std::io::Error::from_raw_os_error(io_error.raw_os_error().unwrap_or(libc::EINVAL)),
+                );
+            }
+            let lines: Vec<&str> = log.lines().filter(|l| !l.trim().is_empty()).collect();
+            let tail = lines[lines.len().saturating_sub(6)..].join(" | ");
+            SetupError::Verifier { program, log: tail }
+        }
+        e => SetupError::Bpf { what: format!("BPF program {program}"), reason: chain(e) },
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,76 @@
+//! Interfaces by name: index, kind, and the lock that keeps two directors off one interface.
+
+use std::ffi::CString;
+use std::io;
+use std::mem::MaybeUninit;
+use std::os::fd::{AsRawFd, OwnedFd};
+
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType, bind, socket_with};
+
+use crate::io::SetupError;
+
+const ARPHRD_ETHER: u16 = 1;
+
+/// The index of an interface of the calling thread's network namespace.
+pub(crate) fn index(name: &str) -> Option<u32> {
+    let name = CString::new(name).ok()?;
+    // SAFETY: a NUL-terminated string that lives through the call.
+    let index = unsafe { libc::if_nametoindex(name.as_ptr()) };
+    (index != 0).then_some(index)
+}
+
+/// The index, and a check that frames can be taken from the interface at all.
+pub(crate) fn ethernet_index(name: &str) -> Result<u32, SetupError> {
+    let index = index(name).ok_or_else(|| SetupError::NoSuchInterface(name.into()))?;
+    match hardware_type(name) {
+        Ok(ARPHRD_ETHER) => Ok(index),
+        Ok(libc::ARPHRD_LOOPBACK) => Err(SetupError::Unsuitable(
+            name.into(),
+            "the loopback interface cannot carry balanced traffic; name one that clients or servers are reached by",
+        )),
+        Ok(_) => Err(SetupError::Unsuitable(name.into(), "not an Ethernet interface; name one that is")),
+        Err(error) => {
+            Err(SetupError::os(format!("interface {name}: asking for its kind"), "CAP_NET_ADMIN", error))
+        }
+    }
+}
+
+fn hardware_type(name: &str) -> io::Result<u16> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: ifreq is plain data for which zeros are a value.
+    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    if name.len() >= request.ifr_name.len() {
+        return Err(io::ErrorKind::InvalidInput.into());
+    }
+    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+        *to = from as libc::c_char;
+    }
+    // SAFETY: SIOCGIFHWADDR reads the name and writes the address of the ifreq that it is given.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) } < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the kernel filled this member of the union.
+    Ok(unsafe { request.ifr_ifru.ifru_hwaddr }.sa_family)
+}
+
+/// Held as long as a director works on an interface: an abstract Unix socket, which is a name of the network namespace
+/// and goes with the process however it ends.
+#[derive(Debug)]
+pub(crate) struct PortLock {
+    _socket: OwnedFd,
+}
+
+impl PortLock {
+    pub(crate) fn take(name: &str, index: u32) -> Result<PortLock, SetupError> {
+        let attempt = || -> rustix::io::Result<OwnedFd> {
+            let socket = socket_with(AddressFamily::UNIX, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+            bind(&socket, &SocketAddrUnix::new_abstract_name(format!("lvsd/port/{index}").as_bytes())?)?;
+            Ok(socket)
+        };
+        match attempt() {
+            Ok(socket) => Ok(PortLock { _socket: socket }),
+            Err(rustix::io::Errno::ADDRINUSE) => Err(SetupError::InUse(name.into())),
+            Err(e) => Err(SetupError::os(format!("interface {name}: locking it"), "CAP_NET_ADMIN", e.into())),
+        }
+    }
+}
