@@ -6,6 +6,7 @@
 
 pub mod conn;
 pub mod control;
+pub mod datapath;
 pub mod engine;
 pub mod io;
 #[allow(unsafe_code)]

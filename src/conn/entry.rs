@@ -358,6 +358,7 @@ impl State {
         self.0 as u32 & LIVE != 0
     }
 
+    /// Whether its end is being decided just now.
     pub fn is_expiring(self) -> bool {
         self.0 as u32 & EXPIRING != 0
     }

@@ -346,7 +346,8 @@ impl Backend for Director {
             ("connections_ipv6", self.table.len(Family::V6)),
         ]
         .map(|(name, n)| Counter { name: name.to_owned(), value: n as u64 });
-        counts.chain(drops).chain(gauges).collect()
+        let ports = self.port_counters.get().map(|read| read()).unwrap_or_default();
+        counts.chain(drops).chain(gauges).chain(ports).collect()
     }
 
     fn sysctls(&self) -> Vec<Sysctl> {

@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, OnceLock};
 
-use ipvs_netlink::{Errno, ServiceKey};
+use ipvs_netlink::{Counter, Errno, ServiceKey};
 
 use super::reason::Counters;
 use super::tcp::{self, State};
@@ -18,6 +18,9 @@ use crate::time::{Now, ticks};
 pub const MAX_WORKERS: usize = 64;
 /// Destinations that fit, those with connections left over from a removal included.
 pub const MAX_DESTS: u32 = 1 << 16;
+
+/// Reads the counters of the ports under the core.
+type PortCounters = Box<dyn Fn() -> Vec<Counter> + Send + Sync>;
 
 /// The director's state, shared by its workers and the control plane.
 pub struct Director {
@@ -34,6 +37,7 @@ pub struct Director {
     pub(super) timeouts: Timeouts,
     pub(super) counters: Vec<Counters>,
     pub(super) observer: OnceLock<Box<dyn ServiceObserver>>,
+    pub(super) port_counters: OnceLock<PortCounters>,
     /// Serialises changes of the configuration.
     pub(super) admin: Mutex<()>,
     pub(super) trash: Mutex<HashMap<(ServiceKey, IpAddr, u16), DestSlot>>,
@@ -129,6 +133,7 @@ impl Director {
             timeouts: Timeouts::default(),
             counters: (0..workers).map(|_| Counters::default()).collect(),
             observer: OnceLock::new(),
+            port_counters: OnceLock::new(),
             admin: Mutex::new(()),
             trash: Mutex::new(HashMap::new()),
             clock: AtomicU64::new(0),
@@ -145,6 +150,12 @@ impl Director {
                 self.announce(&service.key, true);
             }
         }
+    }
+
+    /// How the ports' counters are read, for listings. Only the first call counts.
+    pub fn set_port_counters(&self, read: impl Fn() -> Vec<Counter> + Send + Sync + 'static) {
+        // A second port would be another director's.
+        let _ = self.port_counters.set(Box::new(read));
     }
 
     pub(super) fn announce(&self, key: &ServiceKey, added: bool) {

@@ -85,14 +85,6 @@ impl TableShape {
     }
 }
 
-/// Is told of virtual services as they come and go.
-pub trait ServiceObserver: Send + Sync {
-    /// A service is there: packets to it are the director's. `proto` is the IP protocol, `port` in host order (0: all).
-    fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16);
-    /// It is gone.
-    fn service_removed(&self, family: Family, proto: u8, addr: Addr, port: u16);
-}
-
 /// The key of the BPF map `services`: family, protocol, port and address in network order. Protocol and port are 0 for
 /// a virtual address as such.
 type ServiceKey = [u8; 20];
@@ -215,8 +207,9 @@ impl BpfTables {
     }
 }
 
-impl ServiceObserver for BpfTables {
-    fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16) {
+impl BpfTables {
+    /// A service is there: packets to it are the director's. `proto` is the IP protocol, `port` in host order (0: all).
+    pub fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16) {
         let (key, vip) = (service_key(family, proto, addr, port), service_key(family, 0, addr, 0));
         self.change(|s| {
             if s.known.contains_key(&key) {
@@ -230,7 +223,8 @@ impl ServiceObserver for BpfTables {
         });
     }
 
-    fn service_removed(&self, family: Family, proto: u8, addr: Addr, port: u16) {
+    /// It is gone.
+    pub fn service_removed(&self, family: Family, proto: u8, addr: Addr, port: u16) {
         let (key, vip) = (service_key(family, proto, addr, port), service_key(family, 0, addr, 0));
         self.change(|s| {
             if s.known.remove(&key).is_none() {

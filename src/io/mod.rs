@@ -13,5 +13,5 @@ pub mod pcap;
 #[cfg(test)]
 mod testnet;
 
-pub use bpf::{BpfTables, ServiceObserver, TableMap, TableShape};
+pub use bpf::{BpfTables, TableMap, TableShape};
 pub use error::SetupError;

@@ -18,6 +18,13 @@ macro_rules! counters {
             }
         }
 
+        impl QueueStats {
+            /// Name and value of each.
+            pub fn named(&self) -> Vec<(&'static str, u64)> {
+                vec![$((stringify!($name), self.$name),)*]
+            }
+        }
+
         impl std::ops::AddAssign for QueueStats {
             fn add_assign(&mut self, other: QueueStats) {
                 $(self.$name += other.$name;)*

@@ -16,7 +16,7 @@ use super::*;
 use crate::conn::{Config, ConnTable, NewConn};
 use crate::engine::{Frame, Gso, Out, RxChecksum, Verdict};
 use crate::io::testnet::{Net, cannot, until};
-use crate::io::{ServiceObserver, TableShape};
+use crate::io::TableShape;
 use crate::time::{Now, Tick, ticks};
 use modes::{Addr, Family};
 

@@ -1,0 +1,268 @@
+//! Core and data path of a daemon, put together: tables, routes, ports, workers.
+
+use std::path::Path;
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use ipvs_netlink::Counter;
+use modes::{Addr, Family};
+use tokio::sync::Notify;
+
+use crate::conn::{Config, ConnTable, TableError};
+use crate::control::rtnl::{Follower, RtnlError};
+use crate::engine::{Director, MAX_WORKERS, Worker};
+use crate::io::afpacket::{self, AfPacketConfig, Running};
+use crate::io::{BpfTables, SetupError, TableShape};
+use crate::route::{PortError, PortId, Routes};
+use crate::service::ServiceObserver;
+use crate::time::Now;
+
+/// Time between two steps of the rate estimates.
+const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
+/// How long the kernel's tables may take to be read at the start.
+const SYNC_PATIENCE: Duration = Duration::from_secs(10);
+
+/// What a daemon's core is made of.
+#[derive(Clone, Debug)]
+pub struct CoreConfig {
+    /// Ports of the data path, by name; none for a director that only keeps a configuration.
+    pub interfaces: Vec<String>,
+    /// Most IPv4 connections at a time.
+    pub max_v4: u32,
+    /// Most IPv6 connections at a time.
+    pub max_v6: u32,
+    /// Worker threads.
+    pub workers: usize,
+}
+
+/// Why a daemon's core or data path can't be started.
+#[derive(Debug, thiserror::Error)]
+#[allow(missing_docs)]
+pub enum StartError {
+    #[error(transparent)]
+    Setup(#[from] SetupError),
+    #[error(transparent)]
+    Table(#[from] TableError),
+    #[error(transparent)]
+    Port(#[from] PortError),
+    #[error(transparent)]
+    Routes(#[from] RtnlError),
+    #[error("--workers {0}: more than the limit of {MAX_WORKERS}")]
+    Workers(usize),
+    #[error("no interface to serve on: name one by --interface")]
+    NoInterface,
+    #[error("the kernel's routes were not told within {} s", SYNC_PATIENCE.as_secs())]
+    Silent,
+    #[error("{what}: {error}")]
+    System { what: &'static str, error: std::io::Error },
+}
+
+fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
+    move |error| StartError::System { what, error }
+}
+
+/// The director, and the memory that it shares with the kernel.
+#[derive(Debug)]
+pub struct Core {
+    /// The director.
+    pub director: Arc<Director>,
+    tables: Option<Arc<BpfTables>>,
+    config: CoreConfig,
+}
+
+fn random() -> Result<[u64; 4], StartError> {
+    let mut bytes = [0u8; 32];
+    let n = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
+        .map_err(|e| system("drawing random numbers")(e.into()))?;
+    if n < bytes.len() {
+        return Err(system("drawing random numbers")(std::io::ErrorKind::UnexpectedEof.into()));
+    }
+    let word = |i: usize| u64::from_ne_bytes(std::array::from_fn(|b| bytes[i * 8 + b]));
+    Ok([word(0), word(1), word(2), word(3)])
+}
+
+/// Monotonic time.
+pub fn now() -> Now {
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
+    Now(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// Tells the classifier of services.
+struct Classifier(Arc<BpfTables>);
+
+impl ServiceObserver for Classifier {
+    fn service_added(&self, family: Family, protocol: u8, addr: std::net::IpAddr, port: u16) {
+        self.0.service_added(family, protocol, Addr::from(addr), port);
+    }
+    fn service_removed(&self, family: Family, protocol: u8, addr: std::net::IpAddr, port: u16) {
+        self.0.service_removed(family, protocol, Addr::from(addr), port);
+    }
+}
+
+impl Core {
+    /// Makes the director. With interfaces, its table lies in BPF maps, which needs privilege; without, in plain memory.
+    ///
+    /// # Errors
+    /// [`StartError`]; nothing stays changed.
+    pub fn new(config: CoreConfig) -> Result<Core, StartError> {
+        if config.workers > MAX_WORKERS {
+            return Err(StartError::Workers(config.workers));
+        }
+        let [key0, key1, magic, seed] = random()?;
+        let table = Config {
+            max_v4: config.max_v4,
+            max_v6: config.max_v6,
+            hash_key: [key0, key1],
+            shards: (config.workers * 8).clamp(16, Config::MAX_SHARDS),
+        };
+        let (conns, tables) = if config.interfaces.is_empty() {
+            (ConnTable::new(table)?, None)
+        } else {
+            let tables = Arc::new(BpfTables::create(TableShape::of(&table), (magic as u32).max(1))?);
+            let memory = tables.memory().map_err(system("mapping the connection table"))?;
+            (ConnTable::with_memory(table, memory, now().tick())?, Some(tables))
+        };
+        let names: Vec<(PortId, &str)> = ports(&config.interfaces).map(|(id, n)| (id, n.as_str())).collect();
+        let routes = Arc::new(Routes::new(&names)?);
+        let director = Director::new(conns, routes, config.workers, seed)
+            .map_err(system("mapping memory for destinations"))?;
+        let director = Arc::new(director);
+        if let Some(tables) = &tables {
+            director.observe(Box::new(Classifier(Arc::clone(tables))));
+        }
+        Ok(Core { director, tables, config })
+    }
+
+    /// Begins to follow the kernel's routes and to forward frames.
+    ///
+    /// # Errors
+    /// [`StartError`]; the interfaces are as they were.
+    pub fn start(&self) -> Result<Datapath, StartError> {
+        let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
+        let follower = FollowerThread::start(Arc::clone(&self.director))?;
+        let interfaces = ports(&self.config.interfaces).map(|(id, name)| (id, name.clone())).collect();
+        let config = AfPacketConfig::new(interfaces, self.config.workers);
+        let director = &self.director;
+        let port = afpacket::start(config, tables, |n| Box::new(Worker::new(Arc::clone(director), n)))?;
+        let port = Arc::new(port);
+        let rings = Arc::downgrade(&port);
+        director.set_port_counters(move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&p)));
+        Ok(Datapath { port, follower })
+    }
+}
+
+fn ports(names: &[String]) -> impl Iterator<Item = (PortId, &String)> {
+    (0..).map(PortId).zip(names)
+}
+
+fn port_counters(port: &Running) -> Vec<Counter> {
+    let mut list = Vec::new();
+    for p in port.stats() {
+        list.push(Counter { name: format!("port_{}_attached", p.interface), value: p.attached.into() });
+        for (queue, q) in p.queues.iter().enumerate() {
+            for (name, value) in q.named() {
+                list.push(Counter { name: format!("port_{}_queue_{queue}_{name}", p.interface), value });
+            }
+        }
+    }
+    list
+}
+
+/// The running data path.
+#[derive(Debug)]
+pub struct Datapath {
+    port: Arc<Running>,
+    follower: FollowerThread,
+}
+
+impl Datapath {
+    /// Whether all workers are at work.
+    pub fn healthy(&self) -> bool {
+        self.port.healthy()
+    }
+
+    /// Ends it: the interfaces are left as they were found.
+    pub fn stop(self) {
+        // The only other handle is a weak one that may be upgraded for a moment; the last one to go stops the port.
+        drop(self.port);
+        self.follower.stop();
+    }
+}
+
+/// The thread that follows the kernel's tables, and takes the rates every two seconds.
+#[derive(Debug)]
+struct FollowerThread {
+    thread: JoinHandle<()>,
+    quit: Arc<Notify>,
+}
+
+impl FollowerThread {
+    fn start(director: Arc<Director>) -> Result<FollowerThread, StartError> {
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(system("starting the routes' runtime"))?;
+        let quit = Arc::new(Notify::new());
+        let follower = {
+            let _guard = runtime.enter();
+            Follower::open(Arc::clone(&director.routes), now)?
+        };
+        let (stop, routes) = (Arc::clone(&quit), Arc::clone(&director.routes));
+        let run = async move {
+            let estimates = async {
+                let mut beat = tokio::time::interval(ESTIMATE_EVERY);
+                loop {
+                    beat.tick().await;
+                    director.estimate();
+                }
+            };
+            tokio::select! {
+                never = follower.run() => match never {},
+                () = estimates => {}
+                () = stop.notified() => {}
+            }
+        };
+        let thread = std::thread::Builder::new()
+            .name("routes".to_owned())
+            .spawn(move || runtime.block_on(run))
+            .map_err(system("starting the routes' thread"))?;
+        let follower = FollowerThread { thread, quit };
+        // Not a sleep for luck: the first frames need the routes, so wait until they are there.
+        let since = now();
+        while !routes.synced() {
+            if now().0 - since.0 > SYNC_PATIENCE.as_nanos() as u64 {
+                follower.stop();
+                return Err(StartError::Silent);
+            }
+            std::thread::sleep(Duration::from_millis(2));
+        }
+        Ok(follower)
+    }
+
+    fn stop(self) {
+        self.quit.notify_one();
+        // A panic there has been reported by its thread.
+        let _ = self.thread.join();
+    }
+}
+
+/// Interfaces to serve on where none is named: Ethernet, up, and not part of a bridge or bond.
+///
+/// # Errors
+/// Those of reading `/sys/class/net`.
+pub fn default_interfaces() -> std::io::Result<Vec<String>> {
+    let mut names = Vec::new();
+    for entry in std::fs::read_dir("/sys/class/net")? {
+        let path = entry?.path();
+        let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
+        const ARPHRD_ETHER: &str = "1";
+        let up = matches!(read("operstate").trim(), "up" | "unknown");
+        let enslaved = path.join("master").exists();
+        if read("type").trim() == ARPHRD_ETHER && up && !enslaved {
+            names.extend(path.file_name().map(Path::new).and_then(Path::to_str).map(str::to_owned));
+        }
+    }
+    names.sort();
+    Ok(names)
+}
