@@ -1,5 +1,105 @@
 //! `lvsd`: the director's daemon.
-fn main() {
-    eprintln!("lvsd: nothing to run yet");
-    std::process::exit(2);
+#![forbid(unsafe_code)]
+
+mod logging;
+mod options;
+
+use std::error::Error;
+use std::process::ExitCode;
+use std::sync::Arc;
+
+use clap::Parser;
+use ipvs_netlink::Backend;
+use lvsd::control::state::StateFile;
+use lvsd::control::{Control, ControlSocket, Stop, systemd};
+use lvsd::datapath::{self, Core, CoreConfig};
+use lvsd::engine::MAX_WORKERS;
+use tracing::{error, info};
+
+use options::{Cli, Command, Options, Replay};
+
+type Failure = Box<dyn Error + Send + Sync>;
+
+fn main() -> ExitCode {
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(e) if !e.use_stderr() => {
+            // Help or version; a closed pipe is no failure.
+            let _ = e.print();
+            return ExitCode::SUCCESS;
+        }
+        Err(e) => {
+            eprintln!("lvsd: {}", options::one_line(&e));
+            return ExitCode::from(2);
+        }
+    };
+    logging::init();
+    let done = match &cli.command {
+        Some(Command::Replay(replay)) => run_replay(replay),
+        None => run_daemon(&cli.options),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(e) => {
+            eprintln!("lvsd: {e}");
+            ExitCode::from(1)
+        }
+    }
+}
+
+/// `lvsd replay`: pcap in, pcap out.
+fn run_replay(replay: &Replay) -> Result<(), Failure> {
+    // Call point of `lvsd::engine::replay`.
+    Err(format!("replay --in {}: not available in this version", replay.input.display()).into())
+}
+
+/// From the checks, which change nothing, to the orderly stop.
+fn run_daemon(options: &Options) -> Result<(), Failure> {
+    options.check()?;
+    let socket = ControlSocket::bind(&options.socket, options.socket_group.as_deref())?;
+    let core = Core::new(core_config(options)?)?;
+    let director: Arc<dyn Backend> = core.director.clone();
+    let state = match options.state_file() {
+        Some(path) => Some(StateFile::load(path, &*director)?),
+        None => None,
+    };
+    // The data path first: who finds the socket there finds a director at work.
+    let datapath = if options.control_only { None } else { Some(core.start()?) };
+    let control = Control::start(socket, director, state)?;
+    info!(socket = %options.socket.display(), control_only = options.control_only, "ready");
+    systemd::notify("READY=1");
+    let why = control.wait();
+    systemd::notify("STOPPING=1");
+    if let Stop::Signal(name) = &why {
+        info!("{name}: stopping");
+    }
+    if let Some(datapath) = datapath {
+        datapath.stop();
+    }
+    let stopped = control.stop();
+    match why {
+        Stop::Signal(_) => Ok(stopped?),
+        Stop::Failed(why) => {
+            if let Err(e) = stopped {
+                error!("{e}");
+            }
+            Err(why.into())
+        }
+    }
+}
+
+fn core_config(options: &Options) -> Result<CoreConfig, Failure> {
+    let interfaces = match (&options.interfaces[..], options.control_only) {
+        (_, true) => Vec::new(),
+        ([], false) => datapath::default_interfaces()?,
+        (named, false) => named.to_vec(),
+    };
+    let processors = std::thread::available_parallelism().map_or(1, usize::from);
+    let workers = options.workers.map_or(processors, |n| usize::from(n.get())).min(MAX_WORKERS);
+    Ok(CoreConfig {
+        interfaces,
+        max_v4: options.max_connections,
+        max_v6: options.max_connections_ipv6(),
+        workers,
+    })
 }
