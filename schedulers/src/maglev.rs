@@ -84,7 +84,9 @@ impl Maglev {
             .filter(|&index| self.weights.get(index).is_some_and(|weight| *weight > 0))
             .map(|index| (hash_server(servers.identity(index), KEY_OFFSET), index))
             .collect();
-        turns.sort_unstable_by_key(|&(hash, index)| (hash, servers.identity(index)));
+        turns.sort_unstable_by(|a, b| {
+            a.0.cmp(&b.0).then_with(|| servers.identity(a.1).cmp(&servers.identity(b.1)))
+        });
         turns.truncate((self.size as usize - 1).min(1 << 16));
         let weights: Vec<u32> = turns.iter().map(|&(_, index)| self.weights[index]).collect();
         let modulus = u64::from(self.size);
