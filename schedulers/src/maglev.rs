@@ -21,7 +21,7 @@
 //! * **Changes** are noted, and the table is built at the next [`Scheduler::prepare`] or pick: restoring a thousand
 //!   servers builds one table, not a thousand.
 //! * **Limits.** M is at most [`MAX_TABLE_SIZE`]. When servers are added until there are M or more (or more than
-//!   65,536), those last in the order of turns get no slots.
+//!   65,535), those last in the order of turns get no slots.
 
 mod fill;
 
@@ -34,6 +34,8 @@ use std::net::IpAddr;
 pub const DEFAULT_TABLE_SIZE: u32 = 65_537;
 /// The largest table size, in slots of 2 bytes: the largest prime below 2^21.
 pub const MAX_TABLE_SIZE: u32 = 2_097_143;
+/// Servers that can have slots: their positions are kept in 16 bits.
+const MAX_SERVERS: usize = u16::MAX as usize;
 /// The name in the registry.
 const NAME: &str = "maglev";
 /// Further slots that a pick looks at before it asks every server.
@@ -84,8 +86,10 @@ impl Maglev {
             .filter(|&index| self.weights.get(index).is_some_and(|weight| *weight > 0))
             .map(|index| (hash_server(servers.identity(index), KEY_OFFSET), index))
             .collect();
-        turns.sort_unstable_by_key(|&(hash, index)| (hash, servers.identity(index)));
-        turns.truncate((self.size as usize - 1).min(1 << 16));
+        turns.sort_unstable_by(|a, b| {
+            a.0.cmp(&b.0).then_with(|| servers.identity(a.1).cmp(&servers.identity(b.1)))
+        });
+        turns.truncate((self.size as usize - 1).min(MAX_SERVERS));
         let weights: Vec<u32> = turns.iter().map(|&(_, index)| self.weights[index]).collect();
         let modulus = u64::from(self.size);
         let candidates =

@@ -215,6 +215,16 @@ fn maglev_with_more_servers_than_slots() {
 }
 
 #[test]
+fn maglev_with_more_servers_than_it_can_number() {
+    let mut service = Service::with("maglev", &Options::default(), &[1]);
+    let one = service.pool.0[0].clone();
+    service.pool.0 = (1..=70_000).map(|k| common::Server { at: server(k), ..one.clone() }).collect();
+    let options = Options { table_size: Some(655_373), ..Options::default() };
+    service.scheduler = create("maglev", &options, &service.pool).unwrap();
+    assert_eq!(share(&service.picks(&flows(1000)), None), 0.0);
+}
+
+#[test]
 fn primes() {
     let sieve = |limit: usize| {
         let mut prime = vec![true; limit];

@@ -6,11 +6,8 @@
 //!
 //! * While many slots are free, permutations are walked by adding and subtracting (no modulo), four slots at a time:
 //!   the four looks do not depend on each other, and one branch, mostly foreseen, serves them all.
-//! * When few are free, it is quicker to ask each free slot for its place in the server's permutation, which is
-//!   (slot − offset) / skip modulo M, and to take the first.
-
-/// Free slots are asked for their places when at most this many times √M are left: both ways then cost about the same.
-const TAIL_FACTOR: f64 = 1.5;
+//! * When few are free, √M or less, it is quicker to ask each free slot for its place in the server's permutation,
+//!   which is (slot − offset) / skip modulo M, and to take the first.
 
 /// A server on its way through its permutation of the slots, which is (offset + i × skip) modulo M for i = 0, 1, ...
 /// Small, for a thousand of them to stay in the first-level cache beside a part of the table.
@@ -74,16 +71,16 @@ pub(super) fn fill(mut candidates: Vec<Candidate>, size: u32, slots: &mut Vec<u1
     for candidate in &mut candidates {
         candidate.credit = rounds - 1;
     }
-    let tail_size = ((f64::from(size).sqrt() * TAIL_FACTOR) as u32).max(1);
+    let tail_size = size.isqrt();
     let mut walk = Walk { taken: vec![0; size as usize], size };
     let mut tail: Option<Tail> = None;
     let mut free = size;
     let slots = slots.as_mut_slice();
     for _ in 0..rounds {
-        for (position, candidate) in (0..).zip(&mut candidates) {
-            candidate.credit += candidate.quota;
-            while candidate.credit >= rounds {
-                candidate.credit -= rounds;
+        for (candidate, position) in candidates.iter_mut().zip(0..) {
+            let mut credit = candidate.credit + candidate.quota;
+            while credit >= rounds {
+                credit -= rounds;
                 let slot = if free > tail_size {
                     walk.claim(candidate)
                 } else {
@@ -94,6 +91,7 @@ pub(super) fn fill(mut candidates: Vec<Candidate>, size: u32, slots: &mut Vec<u1
                 slots[slot as usize] = position;
                 free -= 1;
             }
+            candidate.credit = credit;
         }
     }
 }
@@ -116,13 +114,15 @@ impl Walk {
         let mut c = step(a, twice, size);
         let mut d = step(b, twice, size);
         let slot = loop {
-            let [in_a, in_b, in_c, in_d] = [a, b, c, d].map(|slot| self.taken[slot as usize]);
+            let taken = |slot: u32| self.taken[slot as usize];
+            let (in_a, in_b, in_c, in_d) = (taken(a), taken(b), taken(c), taken(d));
             if in_a & in_b & in_c & in_d == 0 {
                 let first = if in_a == 0 { a } else { b };
                 let second = if in_c == 0 { c } else { d };
                 break if in_a & in_b == 0 { first } else { second };
             }
-            [a, b, c, d] = [a, b, c, d].map(|slot| step(slot, fourfold, size));
+            (a, b) = (step(a, fourfold, size), step(b, fourfold, size));
+            (c, d) = (step(c, fourfold, size), step(d, fourfold, size));
         };
         self.taken[slot as usize] = 1;
         candidate.next = step(slot, skip, size);
@@ -140,7 +140,13 @@ struct Tail {
 
 impl Tail {
     fn after(walk: &Walk) -> Self {
-        let free = (0..).zip(&walk.taken).filter(|(_, taken)| **taken == 0).map(|(slot, _)| slot).collect();
+        let mut free = Vec::with_capacity(walk.size.isqrt() as usize);
+        // Nearly all are taken: look at sixteen at once.
+        for (first, some) in (0..).step_by(16).zip(walk.taken.chunks(16)) {
+            if some != [1; 16] {
+                free.extend((first..).zip(some).filter(|(_, taken)| **taken == 0).map(|(slot, _)| slot));
+            }
+        }
         Tail { free, size: walk.size, units: Vec::new() }
     }
 
@@ -187,5 +193,9 @@ fn inverse(value: u32, size: u32) -> u32 {
 /// `numerator` modulo `size`: for factors up to `size` < 2^21 the error stays below 2^21, while different
 /// products are at least 2^64 / `size` > 2^43 apart.
 fn fraction(numerator: u32, size: u32) -> u64 {
-    ((u128::from(numerator) << 64) / u128::from(size)) as u64
+    let (numerator, size) = (u64::from(numerator), u64::from(size));
+    // 2^64 = quotient × size + remainder, in 64 bits.
+    let quotient = u64::MAX / size;
+    let remainder = u64::MAX % size + 1;
+    numerator * quotient + numerator * remainder / size
 }
