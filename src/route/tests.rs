@@ -357,9 +357,10 @@ fn failures_lengthen_the_pause_up_to_four_seconds() {
     assert!(gaps.iter().rev().take(3).all(|g| *g >= 16), "{gaps:?}");
     b.neigh(RS, 1, NeighState::Reachable);
     b.neigh(RS, 0, NeighState::Failed);
-    b.wait(1100);
-    b.routes.note_used(id, b.now.tick());
-    assert_eq!(b.wait(4000).len(), 1);
+    for _ in 0..2 {
+        b.routes.note_used(id, b.now.tick());
+        assert_eq!(b.wait(1100).len(), 1, "an answer makes up for the failures before it");
+    }
 }
 
 #[test]
@@ -591,7 +592,7 @@ fn readers_never_see_a_mixed_line() {
         let b = (n % 251) as u8;
         Hop {
             state: if n.is_multiple_of(2) { HopState::Ready } else { HopState::Unresolved },
-            port: PortId(n as u16 % 251),
+            port: PortId(u16::from(b)),
             src_mac: [b; 6],
             dst_mac: [b; 6],
             mtu: u16::from(b),
