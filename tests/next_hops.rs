@@ -77,6 +77,8 @@ struct World {
     routes: Arc<Routes>,
     start: Instant,
     stop: Option<tokio::sync::oneshot::Sender<()>>,
+    /// Stops the follower's thread until the receiver that it is given has heard something.
+    pause: Option<tokio::sync::mpsc::UnboundedSender<std::sync::mpsc::Receiver<()>>>,
     thread: Option<std::thread::JoinHandle<()>>,
 }
 
@@ -94,7 +96,8 @@ impl World {
             ns.ip(&format!("link set {dev} up"));
         }
         let routes = Arc::new(Routes::new(&[(PORT, "d0")]).unwrap());
-        let mut world = World { director, server, routes, start: Instant::now(), stop: None, thread: None };
+        let mut world =
+            World { director, server, routes, start: Instant::now(), stop: None, pause: None, thread: None };
         world.follow();
         world.until("the tables are read", || world.routes.synced().then_some(()));
         // Both ends are up; IPv6 takes a moment longer.
@@ -106,13 +109,22 @@ impl World {
         let (stop, stopped) = tokio::sync::oneshot::channel();
         let (name, routes, start) = (self.director.0.clone(), Arc::clone(&self.routes), self.start);
         self.stop = Some(stop);
+        let (pause, mut pauses) = tokio::sync::mpsc::unbounded_channel::<std::sync::mpsc::Receiver<()>>();
+        self.pause = Some(pause);
         self.thread = Some(std::thread::spawn(move || {
             let ns = File::open(format!("/run/netns/{name}")).unwrap();
             move_into_link_name_space(ns.as_fd(), Some(LinkNameSpaceType::Network)).unwrap();
             let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
             runtime.block_on(async {
                 let follower = Follower::open(routes, move || now(start)).unwrap();
+                let sleeper = async {
+                    while let Some(until) = pauses.recv().await {
+                        until.recv().unwrap();
+                    }
+                    std::future::pending::<()>().await;
+                };
                 tokio::select! {
+                    () = sleeper => {}
                     never = follower.run() => match never {},
                     _ = stopped => {}
                 }
@@ -444,6 +456,46 @@ fn server_that_dies_is_unresolved_and_comes_back() {
     // A MAC set by hand.
     w.director.ip("neigh replace 10.0.0.11 dev d0 lladdr 02:00:00:00:00:99 nud permanent");
     w.until_hop("by hand", RS, |h| h.dst_mac == mac(0x99));
+}
+
+#[test]
+fn lost_messages_lead_to_another_reading() {
+    if !may_run() {
+        return;
+    }
+    let w = World::new();
+    w.director.ip("route add 198.51.100.0/24 via 10.0.0.11");
+    w.until("there", || w.lookup("198.51.100.7").ok());
+    // Let readings that the making of the world has caused come to their end.
+    let mut last = (0, Instant::now());
+    w.until("no more readings", || {
+        let readings = w.routes.stats().readings;
+        if readings != last.0 {
+            last = (readings, Instant::now());
+        }
+        (last.1.elapsed() > Duration::from_secs(3)).then_some(())
+    });
+    // The follower sleeps while more happens than its socket can hold.
+    let (go_on, until) = std::sync::mpsc::channel();
+    w.pause.as_ref().unwrap().send(until).unwrap();
+    let mut batch = String::new();
+    for verb in ["add", "del", "add"] {
+        for i in 0..20_000 {
+            batch.push_str(&format!("route {verb} 198.18.{}.{}/32 via 10.0.0.11\n", i / 250, i % 250));
+        }
+    }
+    batch.push_str("route del 198.51.100.0/24\nroute add 203.0.113.0/24 via 10.0.0.11\n");
+    let file = std::env::temp_dir().join(format!("{}-batch", w.director.0));
+    std::fs::write(&file, batch).unwrap();
+    w.director.ip(&format!("-batch {}", file.display()));
+    std::fs::remove_file(&file).unwrap();
+    assert!(w.lookup("198.51.100.7").is_ok(), "the follower sleeps");
+    go_on.send(()).unwrap();
+    w.until_error("the removed route is gone", "198.51.100.7", RouteError::NoRoute);
+    w.until("the added one is there", || w.lookup("203.0.113.7").ok());
+    w.until("all the others are", || (w.routes.stats().routes > 20_000).then_some(()));
+    // Nothing but the loss was a reason to read again.
+    w.until("the tables were read again", || (w.routes.stats().readings > last.0).then_some(()));
 }
 
 #[test]

@@ -46,6 +46,8 @@ const HURRY: Duration = Duration::from_millis(20);
 const SETTLE: Duration = Duration::from_millis(200);
 /// A reading that has brought nothing for so long has failed.
 const STALL: Duration = Duration::from_secs(5);
+/// Message type of an error.
+const NLMSG_ERROR: u16 = 2;
 /// Most different complaints that are logged.
 const TOLD_MAX: usize = 256;
 /// Wait after a failure.
@@ -259,12 +261,7 @@ impl<C: Fn() -> Now> Follower<C> {
             NetlinkPayload::Error(e) => match e.code {
                 None => {}
                 Some(code) if of_reading => self.dump_error(code.get()).await,
-                Some(code) => {
-                    if self.tell(piece.kind, code.get().unsigned_abs()) {
-                        let e = io::Error::from_raw_os_error(code.get().saturating_neg());
-                        tracing::warn!("rtnetlink: the kernel refuses to resolve a next hop: {e}");
-                    }
-                }
+                Some(code) => self.refused(code.get()),
             },
             NetlinkPayload::Overrun(_) => {
                 self.abort_reading();
@@ -287,6 +284,15 @@ impl<C: Fn() -> Now> Follower<C> {
                 }
             }
             _ => {}
+        }
+    }
+
+    /// The kernel has refused something that is not part of a reading: a request to resolve a next hop, whose link may
+    /// have gone meanwhile.
+    fn refused(&mut self, code: i32) {
+        if self.tell(NLMSG_ERROR, code.unsigned_abs()) {
+            let e = io::Error::from_raw_os_error(code.saturating_neg());
+            tracing::warn!("rtnetlink: the kernel refuses to resolve a next hop: {e}");
         }
     }
 

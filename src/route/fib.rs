@@ -335,3 +335,6 @@ pub(super) fn choose(via: &[Via], flow: u32, usable: impl Fn(&Via) -> Usable) ->
     }
     None
 }
+
+#[cfg(test)]
+mod tests;

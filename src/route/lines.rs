@@ -136,3 +136,6 @@ impl Lines {
         Tick(self.lines.get(usize::from(index)).map_or(0, |l| l.used.load(Ordering::Relaxed)))
     }
 }
+
+#[cfg(test)]
+mod tests;

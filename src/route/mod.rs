@@ -9,12 +9,14 @@
 //!   shows there, so it takes effect on existing connections.
 //! * [`Routes::epoch`], once a packet: one atomic load. As long as it stands still, every [`Routes::lookup`] would give
 //!   the answer that it gave before.
+//! * [`HopCache`], one for each worker, keeps the answers for destinations that are not kept elsewhere (clients).
 //! * [`Routes::lookup`], when the epoch has changed or a destination is new: longest prefix match under a read lock;
 //!   the first look-up of a next hop takes the write lock to allocate its line.
 //!
 //! See `docs/next-hops.md`.
 #![forbid(unsafe_code)]
 
+mod cache;
 mod event;
 mod fib;
 mod lines;
@@ -25,6 +27,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 
+pub use cache::HopCache;
 pub use event::{Event, IfAddr, Link, LinkKind, Mac, NeighState, Place, Resync, Route, RouteKind, Via};
 pub use routes::{MAX_LINES, Routes};
 
@@ -167,6 +170,8 @@ pub struct RouteStats {
     pub neighbours_refused: u64,
     /// MACs of macvlans that found no room on their port.
     pub macs_refused: u64,
+    /// Complete readings of the kernel's tables so far.
+    pub readings: u64,
     /// Next-hop lines in use.
     pub lines: usize,
     /// Next-hop lines there are.

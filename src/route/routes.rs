@@ -1,6 +1,6 @@
 use std::fmt;
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGuard};
 
 use modes::{Addr, Family};
@@ -24,7 +24,7 @@ pub struct Routes {
     tables: RwLock<Tables>,
     epoch: AtomicU32,
     changes: AtomicU64,
-    synced: AtomicBool,
+    readings: AtomicU64,
     /// The tick of the last call that knew the time.
     clock: AtomicU32,
     hook: Mutex<Option<Hook>>,
@@ -57,7 +57,7 @@ impl Routes {
             tables: RwLock::new(Tables::new(lines)),
             epoch: AtomicU32::new(1),
             changes: AtomicU64::new(0),
-            synced: AtomicBool::new(false),
+            readings: AtomicU64::new(0),
             clock: AtomicU32::new(0),
             hook: Mutex::new(None),
         };
@@ -119,7 +119,7 @@ impl Routes {
 
     /// Whether the kernel's tables have been read completely at least once.
     pub fn synced(&self) -> bool {
-        self.synced.load(Ordering::Acquire)
+        self.readings.load(Ordering::Acquire) > 0
     }
 
     /// The next hop toward `dst`, by longest prefix match over the tables local, main and default; among several ways
@@ -232,6 +232,7 @@ impl Routes {
             neighbours: t.neighs.len(),
             neighbours_refused: t.neighs_refused,
             macs_refused: t.macs_refused,
+            readings: self.readings.load(Ordering::Acquire),
             lines: t.lines_used(),
             lines_limit: self.lines.len(),
         }
@@ -297,7 +298,7 @@ impl Routes {
                 let changed = t.sweep();
                 t.set_macs(&self.ports);
                 let line = t.refresh_all(&self.lines, &self.ports);
-                self.synced.store(true, Ordering::Release);
+                self.readings.fetch_add(1, Ordering::Release);
                 (changed, line)
             }
             Resync::End => (false, false),

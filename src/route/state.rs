@@ -368,11 +368,13 @@ impl Tables {
             return Some(src.into());
         }
         let via = choose(&entry.via, 0, usable)?;
-        let toward = via.gateway.filter(|g| Family::from(*g) == family).unwrap_or_else(|| dst.ip(family));
+        // IPv4 goes by the subnet of the gateway, IPv6 by the destination itself (RFC 6724).
+        let gateway = via.gateway.filter(|g| family == Family::V4 && g.is_ipv4());
+        let toward = gateway.map_or(dst, Addr::from);
         let on_link = self.addrs.get(&via.ifindex).into_iter().flatten();
         let others = self.addrs.iter().filter(|(i, _)| **i != via.ifindex).flat_map(|(_, l)| l);
-        best_source(on_link.map(|(a, _)| a), family, toward.into())
-            .or_else(|| best_source(others.map(|(a, _)| a).filter(|a| a.scope == 0), family, toward.into()))
+        best_source(on_link.map(|(a, _)| a), family, toward)
+            .or_else(|| best_source(others.map(|(a, _)| a).filter(|a| a.scope == 0), family, toward))
     }
 }
 

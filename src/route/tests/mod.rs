@@ -1,14 +1,12 @@
+mod solicit;
+
 use std::net::IpAddr;
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use modes::{Addr, Family};
-use proptest::prelude::*;
 
-use super::fib::{Fib, Usable, choose};
-use super::lines::Lines;
 use super::*;
-use crate::time::{Now, Tick};
+use crate::time::Now;
 
 const P0: PortId = PortId(0);
 const P1: PortId = PortId(1);
@@ -33,6 +31,12 @@ fn link(ifindex: u32, name: &str) -> Link {
 
 fn via(ifindex: u32, gateway: &str) -> Via {
     Via { ifindex, gateway: (!gateway.is_empty()).then(|| ip(gateway)), weight: 1 }
+}
+
+/// The director's own address on eth0.
+fn dip() -> IfAddr {
+    let addr = ip("10.0.0.1");
+    IfAddr { ifindex: 2, addr, prefix: 24, scope: 0, secondary: false, unusable: false }
 }
 
 fn route(dst: &str, kind: RouteKind, ways: &[Via]) -> Route {
@@ -190,30 +194,6 @@ fn ipv4_routes_die_with_their_link_but_addresses_do_not() {
 }
 
 #[test]
-fn multipath_spreads_flows_by_weight_over_what_can_be_used() {
-    let ways = [
-        Via { weight: 1, ..via(2, "10.0.0.1") },
-        Via { weight: 3, ..via(3, "10.1.0.1") },
-        Via { weight: 4, ..via(4, "10.2.0.1") },
-    ];
-    let share = |usable: &dyn Fn(&Via) -> Usable| {
-        let mut n = [0; 3];
-        for i in 0..800u32 {
-            let v = choose(&ways, i.wrapping_mul(u32::MAX / 800), usable).unwrap();
-            n[v.ifindex as usize - 2] += 1;
-        }
-        n
-    };
-    let all = share(&|_| Usable::Yes);
-    assert!((99..=101).contains(&all[0]) && (299..=301).contains(&all[1]), "{all:?}");
-    let two = share(&|v| if v.ifindex == 4 { Usable::Poor } else { Usable::Yes });
-    assert!((199..=201).contains(&two[0]) && two[2] == 0, "{two:?}");
-    assert_eq!(share(&|v| if v.ifindex == 4 { Usable::Poor } else { Usable::No }), [0, 0, 800]);
-    assert_eq!(choose(&ways, 7, |_| Usable::No), None);
-    assert_eq!(choose(&[], 7, |_| Usable::Yes), None);
-}
-
-#[test]
 fn ipv6_multipath_is_put_together_and_taken_apart_way_by_way() {
     let b = Box4::new();
     let one = || unicast("2001:db8::/32", &[via(2, "fd00::1")]);
@@ -254,8 +234,7 @@ fn epoch_steps_only_for_what_can_change_a_lookup() {
     assert!(b.steps(Event::RouteGone(r())));
     assert!(!b.steps(Event::RouteGone(r())), "gone already");
     assert!(!b.steps(new(Route { table: 77, ..r() })), "not one of our tables");
-    let a =
-        IfAddr { ifindex: 2, addr: ip("10.0.0.1"), prefix: 24, scope: 0, secondary: false, unusable: false };
+    let a = dip();
     assert!(b.steps(Event::AddrNew(a)) && !b.steps(Event::AddrNew(a)));
     assert!(b.steps(Event::AddrGone { ifindex: 2, addr: a.addr, prefix: 24 }));
     assert!(!b.steps(Event::LinkNew(link(2, "eth0"))));
@@ -321,138 +300,27 @@ fn mtu_is_the_smaller_of_link_and_route_and_has_its_own_line() {
 }
 
 #[test]
-fn unresolved_is_asked_for_once_a_second_while_in_use() {
+fn cache_answers_as_a_lookup_does() {
     let mut b = Box4::new();
-    let id = b.look(RS).unwrap();
-    let mut asked = Vec::new();
-    for step in 0..40 {
-        if step < 20 {
-            b.routes.note_used(id, b.now.tick());
-        }
-        if !b.wait(250).is_empty() {
-            asked.push(step);
-        }
+    let mut cache = HopCache::new(2);
+    let mut hop = |b: &Box4, dst: &str| cache.hop(&b.routes, ip(dst).into(), ip(dst).into(), 0);
+    for i in 1..20 {
+        let dst = format!("10.0.0.{i}");
+        assert_eq!(hop(&b, &dst).unwrap(), (b.look(&dst).unwrap(), b.hop(&dst)));
+        assert_eq!(hop(&b, &dst).unwrap().0, b.look(&dst).unwrap());
     }
-    assert!(asked.windows(2).all(|w| w[1] - w[0] >= 4), "{asked:?}");
-    let last = *asked.last().unwrap();
-    assert!((20..=33).contains(&last), "not for long after the last use: {asked:?}");
-    assert!(asked.len() >= 5, "{asked:?}");
-}
-
-#[test]
-fn failures_lengthen_the_pause_up_to_four_seconds() {
-    let mut b = Box4::new();
-    let id = b.look(RS).unwrap();
-    let mut asked = Vec::new();
-    for step in 0..120u32 {
-        b.routes.note_used(id, b.now.tick());
-        if !b.wait(250).is_empty() {
-            asked.push(step);
-            b.neigh(RS, 0, NeighState::Incomplete);
-            b.neigh(RS, 0, NeighState::Failed);
-        }
-    }
-    let gaps: Vec<u32> = asked.windows(2).map(|w| w[1] - w[0]).collect();
-    assert!(gaps.iter().all(|g| (4..=18).contains(g)), "{gaps:?}");
-    assert!(gaps.iter().rev().take(3).all(|g| *g >= 16), "{gaps:?}");
+    let first = hop(&b, RS).unwrap();
     b.neigh(RS, 1, NeighState::Reachable);
-    b.neigh(RS, 0, NeighState::Failed);
-    b.wait(1100);
-    b.routes.note_used(id, b.now.tick());
-    assert_eq!(b.wait(4000).len(), 1);
-}
-
-#[test]
-fn stale_is_confirmed_while_in_use_and_left_alone_otherwise() {
-    let mut b = Box4::new();
-    b.neigh(RS, 1, NeighState::Stale);
-    b.neigh("10.0.0.12", 2, NeighState::Stale);
-    b.neigh("10.0.0.13", 3, NeighState::Reachable);
-    b.neigh("10.0.0.14", 4, NeighState::Permanent);
-    b.look("10.0.0.12").unwrap();
-    let mut all = b.wait(500);
-    assert_eq!(all, [ip("10.0.0.12")]);
-    b.wait(20_000);
-    all.clear();
-    for _ in 0..40 {
-        for rs in [RS, "10.0.0.13", "10.0.0.14"] {
-            b.routes.note_used(b.look(rs).unwrap(), b.now.tick());
-        }
-        all.extend(b.wait(250));
-    }
-    assert_eq!(all, [ip(RS), ip(RS)], "10 s, every 5 s");
-}
-
-#[test]
-fn wants_are_bounded_and_all_have_their_turn() {
-    let mut b = Box4::with_lines(MAX_LINES);
-    b.route(unicast("10.8.0.0/16", &[via(2, "")]));
-    let n = WANTS_MAX * 3 + 5;
-    for i in 0..n {
-        b.look(&format!("10.8.{}.{}", i / 256, i % 256)).unwrap();
-    }
-    let mut seen = std::collections::HashSet::new();
-    for _ in 0..4 {
-        let got = b.wait(100);
-        assert!(got.len() <= WANTS_MAX);
-        seen.extend(got);
-    }
-    assert_eq!(seen.len(), n);
-}
-
-#[test]
-fn new_unresolved_next_hop_calls_the_hook() {
-    let b = Box4::new();
-    let calls = Arc::new(AtomicUsize::new(0));
-    let counter = Arc::clone(&calls);
-    b.routes.set_hook(move || {
-        counter.fetch_add(1, Ordering::Relaxed);
-    });
-    let id = b.look(RS).unwrap();
-    b.look(RS).unwrap();
-    assert_eq!(calls.load(Ordering::Relaxed), 1);
-    b.routes.note_used(id, b.now.tick());
-    assert_eq!(calls.load(Ordering::Relaxed), 1, "the same half second");
-    b.routes.note_used(id, b.now.tick().plus(100));
-    assert_eq!(calls.load(Ordering::Relaxed), 2);
-    b.neigh(RS, 1, NeighState::Reachable);
-    b.routes.note_used(id, b.now.tick().plus(200));
-    assert_eq!(calls.load(Ordering::Relaxed), 2, "it is resolved");
-}
-
-#[test]
-fn unused_lines_are_given_up_and_old_ids_read_as_gone() {
-    let mut b = Box4::with_lines(2);
-    b.neigh(RS, 1, NeighState::Reachable);
-    b.neigh("10.0.0.12", 2, NeighState::Reachable);
-    let (one, two) = (b.look(RS).unwrap(), b.look("10.0.0.12").unwrap());
-    assert_eq!(b.look("10.0.0.13"), Err(RouteError::TooManyNextHops));
-    assert_eq!(b.look(RS), Ok(one), "those that have a line keep it");
-    let epoch = b.routes.epoch();
-    for _ in 0..LINE_IDLE_SECS {
-        b.routes.note_used(two, b.now.tick());
-        b.wait(1010);
-    }
-    assert_eq!(b.routes.get(one).state, HopState::Gone);
-    assert_eq!(b.routes.get(two).state, HopState::Ready);
-    assert_eq!(b.routes.epoch(), epoch);
-    b.neigh("10.0.0.13", 3, NeighState::Reachable);
-    let three = b.look("10.0.0.13").unwrap();
-    assert_eq!(b.routes.get(three).dst_mac[5], 3);
-    assert_eq!(b.routes.get(one), Hop::GONE, "the line serves another now");
-    assert_eq!(b.routes.hops().len(), 2);
-}
-
-#[test]
-fn addresses_that_nobody_has_do_not_hold_lines_for_long() {
-    let mut b = Box4::with_lines(4);
-    for i in 100..104 {
-        b.look(&format!("10.0.0.{i}")).unwrap();
-    }
-    assert_eq!(b.look(RS), Err(RouteError::TooManyNextHops));
+    assert_eq!(hop(&b, RS).unwrap().1.state, HopState::Ready, "lines are read anew");
+    b.route(unicast("10.0.0.11/32", &[via(3, "")]));
+    assert_eq!(hop(&b, RS).unwrap().1.port, P1, "another epoch");
+    b.route(route("10.0.0.12/32", RouteKind::Blackhole, &[]));
+    assert_eq!(hop(&b, "10.0.0.12"), Err(RouteError::Blackhole));
+    let (old, _) = hop(&b, RS).unwrap();
     b.wait(1000 * (UNRESOLVED_IDLE_SECS + 1));
-    b.look(RS).unwrap();
-    assert_eq!(b.routes.stats().lines, 1);
+    assert_eq!(b.routes.get(old).state, HopState::Gone, "given up, without another epoch");
+    let (new, _) = hop(&b, RS).unwrap();
+    assert!(new != old && new != first.0 && b.routes.get(new).state == HopState::Unresolved);
 }
 
 #[test]
@@ -468,8 +336,7 @@ fn bad_ids_read_as_gone() {
 fn resync_drops_what_it_does_not_name() {
     let b = Box4::new();
     b.route(unicast("198.51.100.0/24", &[via(2, "")]));
-    let a =
-        IfAddr { ifindex: 2, addr: ip("10.0.0.1"), prefix: 24, scope: 0, secondary: false, unusable: false };
+    let a = dip();
     b.apply(Event::AddrNew(a));
     b.neigh(RS, 1, NeighState::Reachable);
     let id = b.look(RS).unwrap();
@@ -583,59 +450,6 @@ fn source_is_the_routes_or_the_best_of_the_link() {
 }
 
 #[test]
-fn readers_never_see_a_mixed_line() {
-    const WRITES: u64 = 200_000;
-    let lines = Lines::new(1);
-    let id = NextHopId::new(0, 0);
-    let hop = |n: u64| {
-        let b = (n % 251) as u8;
-        Hop {
-            state: if n.is_multiple_of(2) { HopState::Ready } else { HopState::Unresolved },
-            port: PortId(n as u16 % 251),
-            src_mac: [b; 6],
-            dst_mac: [b; 6],
-            mtu: u16::from(b),
-        }
-    };
-    lines.publish(id, hop(0));
-    let done = AtomicBool::new(false);
-    std::thread::scope(|s| {
-        let readers: Vec<_> = (0..2)
-            .map(|_| {
-                s.spawn(|| {
-                    let (mut seen, mut last) = (0u64, [0; 6]);
-                    while !done.load(Ordering::Relaxed) {
-                        let h = lines.get(id);
-                        if h == (Hop { state: HopState::Unresolved, ..Hop::GONE }) {
-                            // The documented answer after too many tries.
-                            continue;
-                        }
-                        let b = h.src_mac[0];
-                        let whole = h.src_mac == [b; 6] && h.dst_mac == [b; 6] && h.mtu == u16::from(b);
-                        assert!(whole && h.port.0 == u16::from(b), "mixed: {h:?}");
-                        seen += u64::from(h.src_mac != last);
-                        last = h.src_mac;
-                    }
-                    seen
-                })
-            })
-            .collect();
-        for n in 1..=WRITES {
-            lines.publish(id, hop(n));
-            lines.note_used(id, Tick(n as u32));
-            if n.is_multiple_of(1000) {
-                // On one processor the readers need a turn too.
-                std::thread::yield_now();
-            }
-        }
-        done.store(true, Ordering::Relaxed);
-        let seen: u64 = readers.into_iter().map(|r| r.join().unwrap()).sum();
-        assert!(seen > 10, "the readers have hardly run: {seen}");
-    });
-    assert_eq!(lines.get(id), hop(WRITES));
-}
-
-#[test]
 fn lookups_race_with_changes() {
     let b = Box4::new();
     let done = AtomicBool::new(false);
@@ -661,102 +475,4 @@ fn lookups_race_with_changes() {
         done.store(true, Ordering::Relaxed);
     });
     assert_eq!(b.routes.stats().routes, 1);
-}
-
-/// Routes over a few bits, so that prefixes nest and meet.
-fn any_route() -> impl Strategy<Value = Route> {
-    let bits = prop::collection::vec(any::<bool>(), 0..=6);
-    (bits, 0..3u32, any::<bool>(), prop::sample::select(vec![253u32, 254, 255]), any::<bool>()).prop_map(
-        |(bits, metric, v6, table, reject)| {
-            let mut top = 0u128;
-            for (i, b) in bits.iter().enumerate() {
-                top |= u128::from(*b) << (127 - i);
-            }
-            let addr = if v6 { IpAddr::V6(top.into()) } else { IpAddr::V4(((top >> 96) as u32).into()) };
-            let kind = if reject { RouteKind::Blackhole } else { RouteKind::Unicast };
-            // The way tells the route apart from others.
-            let way = Via { ifindex: 1 + metric, gateway: None, weight: 1 };
-            Route {
-                table,
-                family: addr.into(),
-                dst: (addr, bits.len() as u8),
-                metric,
-                tos: 0,
-                kind,
-                prefsrc: None,
-                mtu: 0,
-                via: if reject { Vec::new() } else { vec![way] },
-            }
-        },
-    )
-}
-
-/// The look-up as a list: table by table the longest prefix, then the lowest metric, then the oldest.
-fn model(list: &[Route], family: Family, dst: u128) -> Result<(u32, u32), RouteError> {
-    for table in [255, 254, 253] {
-        let fits = |r: &&Route| {
-            let len = u32::from(r.dst.1);
-            let addr = match r.dst.0 {
-                IpAddr::V4(a) => u128::from(u32::from(a)) << 96,
-                IpAddr::V6(a) => a.into(),
-            };
-            let same = len == 0 || (addr ^ dst) >> (128 - len) == 0;
-            r.table == table && r.family == family && same
-        };
-        let longest = list.iter().filter(fits).map(|r| r.dst.1).max();
-        let best = list.iter().filter(fits).filter(|r| Some(r.dst.1) == longest).min_by_key(|r| r.metric);
-        match best {
-            Some(r) if r.kind == RouteKind::Unicast => return Ok((r.metric, r.via[0].ifindex)),
-            Some(_) => return Err(RouteError::Blackhole),
-            None => {}
-        }
-    }
-    Err(RouteError::NoRoute)
-}
-
-proptest! {
-    #[test]
-    fn longest_prefix_match_agrees_with_a_list(
-        steps in prop::collection::vec((any_route(), 0..4u8), 1..60),
-        probes in prop::collection::vec(any::<u8>(), 8),
-    ) {
-        let mut fib = Fib::default();
-        let mut list: Vec<Route> = Vec::new();
-        for (route, action) in steps {
-            let same = |r: &Route| r.table == route.table && r.dst == route.dst && r.family == route.family
-                && r.metric == route.metric;
-            match action {
-                0 => {
-                    let there = list.iter().position(|r| same(r) && r.kind == route.kind);
-                    prop_assert_eq!(fib.remove(&route), there.is_some());
-                    if let Some(i) = there { list.remove(i); }
-                }
-                1 => {
-                    let there = list.iter().position(same);
-                    fib.insert(&route, Place::Replace, 0);
-                    match there {
-                        Some(i) => list[i] = route,
-                        None => list.push(route),
-                    }
-                }
-                _ => {
-                    let there = list.iter().any(|r| same(r) && r.kind == route.kind);
-                    prop_assert_eq!(fib.insert(&route, Place::Last, 0), !there);
-                    if !there { list.push(route); }
-                }
-            }
-            prop_assert_eq!(fib.len(), list.len());
-            for p in &probes {
-                for family in [Family::V4, Family::V6] {
-                    let dst = u128::from(*p) << 120;
-                    let addr = if family == Family::V4 { Addr(dst >> 96) } else { Addr(dst) };
-                    let got = fib.find(family, addr, |_| Usable::Yes).map(|e| (e.metric, e.via[0].ifindex));
-                    prop_assert_eq!(got, model(&list, family, dst));
-                }
-            }
-        }
-        let n = list.len();
-        prop_assert_eq!(fib.sweep(1), n > 0);
-        prop_assert_eq!(fib.len(), 0);
-    }
 }
