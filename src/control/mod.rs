@@ -1,1 +1,165 @@
-//! (being written)
+//! What configures the director: the control socket, and the state on disk.
+//!
+//! A thread of its own runs everything here on one tokio runtime. It knows the director as a [`Backend`] only.
+//!
+//! ```text
+//! client --SEQPACKET--> server (one task a client) --> Recorder --> Backend
+//!                                                        | a change
+//!                                                        v
+//!                                                     state writer --> file
+//! ```
+
+mod error;
+mod recorder;
+mod server;
+mod socket;
+pub mod state;
+pub mod systemd;
+#[cfg(test)]
+mod tests;
+
+use std::path::Path;
+use std::sync::Arc;
+use std::sync::mpsc;
+use std::thread;
+
+use ipvs_netlink::Backend;
+use tokio::signal::unix::{Signal, SignalKind, signal};
+use tokio::sync::Notify;
+
+pub use error::ControlError;
+pub use recorder::Recorder;
+pub use server::SEND_TIMEOUT;
+pub use socket::ControlSocket;
+use state::StateFile;
+
+/// Why the daemon shall stop.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum Stop {
+    /// `SIGTERM` or `SIGINT`.
+    Signal(&'static str),
+    /// A part of the daemon can't go on.
+    Failed(String),
+}
+
+/// Lets any thread ask for the daemon's stop.
+#[derive(Clone, Debug)]
+pub struct Stopper(mpsc::SyncSender<Stop>);
+
+impl Stopper {
+    /// Asks. The first reason counts.
+    pub fn stop(&self, why: Stop) {
+        // Full or closed: somebody asked before.
+        let _ = self.0.try_send(why);
+    }
+}
+
+/// The running control thread.
+#[derive(Debug)]
+pub struct Control {
+    thread: thread::JoinHandle<Result<(), ControlError>>,
+    quit: Arc<Notify>,
+    stopper: Stopper,
+    stops: mpsc::Receiver<Stop>,
+}
+
+impl Control {
+    /// Starts the thread: it serves clients of `socket`, catches signals and, with `state`, writes changes to disk.
+    ///
+    /// # Errors
+    /// [`ControlError::Runtime`].
+    pub fn start(
+        socket: ControlSocket,
+        backend: Arc<dyn Backend>,
+        state: Option<StateFile>,
+    ) -> Result<Self, ControlError> {
+        let (sender, stops) = mpsc::sync_channel(1);
+        let stopper = Stopper(sender);
+        let quit = Arc::new(Notify::new());
+        let runtime = tokio::runtime::Builder::new_current_thread()
+            .enable_all()
+            .build()
+            .map_err(ControlError::Runtime)?;
+        let signals = {
+            let _guard = runtime.enter();
+            [("SIGTERM", SignalKind::terminate()), ("SIGINT", SignalKind::interrupt())]
+                .into_iter()
+                .map(|(name, kind)| Ok((name, signal(kind)?)))
+                .collect::<Result<Vec<_>, _>>()
+                .map_err(ControlError::Runtime)?
+        };
+        let run = run(socket, backend, state, signals, stopper.clone(), quit.clone());
+        let thread = thread::Builder::new()
+            .name("control".to_owned())
+            .spawn(move || runtime.block_on(run))
+            .map_err(ControlError::Runtime)?;
+        Ok(Self { thread, quit, stopper, stops })
+    }
+
+    /// For threads that may find that they can't go on.
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
+    }
+
+    /// Waits for a signal or a [`Stopper`].
+    pub fn wait(&self) -> Stop {
+        self.stops.recv().unwrap_or(Stop::Failed("the control thread is gone".to_owned()))
+    }
+
+    /// Ends service: clients are cut off, the state is saved if it changed, the socket is removed.
+    ///
+    /// # Errors
+    /// What the thread ended with, and [`ControlError::State`] if the state can't be saved.
+    pub fn stop(self) -> Result<(), ControlError> {
+        self.quit.notify_one();
+        self.thread.join().unwrap_or(Err(ControlError::Panicked))
+    }
+}
+
+async fn run(
+    socket: ControlSocket,
+    backend: Arc<dyn Backend>,
+    state: Option<StateFile>,
+    signals: Vec<(&'static str, Signal)>,
+    stopper: Stopper,
+    quit: Arc<Notify>,
+) -> Result<(), ControlError> {
+    for (name, mut signal) in signals {
+        let stopper = stopper.clone();
+        tokio::spawn(async move {
+            while signal.recv().await.is_some() {
+                stopper.stop(Stop::Signal(name));
+            }
+        });
+    }
+    let recorder = Arc::new(Recorder::new(backend));
+    let state = state.map(Arc::new);
+    let served = {
+        let writer = async {
+            match &state {
+                Some(file) => state::keep_saved(file, &recorder).await,
+                None => std::future::pending().await,
+            }
+        };
+        tokio::select! {
+            result = server::serve_clients(&socket, recorder.clone(), SEND_TIMEOUT) => result,
+            () = writer => Ok(()),
+            () = quit.notified() => Ok(()),
+        }
+    };
+    if let Err(e) = &served {
+        stopper.stop(Stop::Failed(e.to_string()));
+        quit.notified().await;
+    }
+    let saved = match &state {
+        Some(file) => file.save_if_changed(&recorder),
+        None => Ok(()),
+    };
+    drop(socket);
+    served.and(saved)
+}
+
+/// The directory of a path, `.` for a bare name.
+fn parent(path: &Path) -> &Path {
+    path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."))
+}

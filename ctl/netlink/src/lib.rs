@@ -34,5 +34,5 @@ pub use request::{Envelope, Family, Request, RequestError};
 pub use save::{
     save_line, save_line_daemon, save_line_dest, save_line_sysctl, save_line_timeouts, save_thresholds,
 };
-pub use server::{DATAGRAM_MAX, FAMILY_IPVS, FAMILY_LVSD, Replies, serve};
+pub use server::{DATAGRAM_MAX, FAMILY_IPVS, FAMILY_LVSD, Replies, serve, serve_unprivileged};
 pub use types::*;

@@ -26,7 +26,12 @@ const CONNS_AT_A_TIME: usize = 256;
 /// lists of services and destinations are as they were when their dump began. What the datagram holds behind a message
 /// of impossible length is ignored, as by the kernel.
 pub fn serve<'a>(backend: &'a dyn Backend, datagram: &'a [u8]) -> Replies<'a> {
-    Replies { backend, rest: datagram, queue: VecDeque::new(), dump: None }
+    Replies { backend, rest: datagram, queue: VecDeque::new(), dump: None, admin: true }
+}
+
+/// As [`serve`] for a caller who may not administer: names are resolved, all else is refused with `EPERM`.
+pub fn serve_unprivileged<'a>(backend: &'a dyn Backend, datagram: &'a [u8]) -> Replies<'a> {
+    Replies { admin: false, ..serve(backend, datagram) }
 }
 
 /// The datagrams that answer one datagram; see [`serve`].
@@ -36,6 +41,7 @@ pub struct Replies<'a> {
     /// At most a reply and its acknowledgement.
     queue: VecDeque<Vec<u8>>,
     dump: Option<Dump<'a>>,
+    admin: bool,
 }
 
 struct Dump<'a> {
@@ -99,6 +105,9 @@ impl<'a> Replies<'a> {
             FAMILY_LVSD => Family::Lvsd,
             _ => return self.finish(&frame, Err(Errno::ENOENT)),
         };
+        if !self.admin && family != Family::Ctrl {
+            return self.finish(&frame, Err(Errno::EPERM));
+        }
         let dump = frame.flags & NLM_F_DUMP == NLM_F_DUMP;
         match Request::decode(family, dump, frame.payload) {
             Ok(request) if request.is_dump() => self.start_dump(frame, request),

@@ -292,3 +292,23 @@ fn settings_and_counters_are_served() {
     b.set_counters(vec![counter.clone()]);
     assert_eq!(ask(&b, &Request::GetStatus), Ok(vec![Reply::Counter(counter)]));
 }
+
+#[test]
+fn without_privilege_only_names_are_resolved() {
+    let b = Memory::default();
+    let kinds = |request: Request, family| -> Vec<(u16, i32)> {
+        let datagram = request.encode(Envelope { family, seq: 1, pid: 0 }).unwrap();
+        let replies: Vec<Vec<u8>> = serve_unprivileged(&b, &datagram).collect();
+        let frame = |r: &Vec<u8>| {
+            let f = next_frame(&mut &r[..]).unwrap();
+            (f.kind, i32::from_ne_bytes(f.payload[..4].try_into().unwrap()))
+        };
+        replies.iter().map(frame).filter(|(kind, _)| *kind == 2).collect()
+    };
+    assert_eq!(kinds(Request::GetFamily("IPVS".into()), 16), [(2, 0)]);
+    assert_eq!(kinds(Request::GetInfo, FAMILY_IPVS), [(2, -1)]);
+    assert_eq!(kinds(Request::DumpServices, FAMILY_IPVS), [(2, -1)]);
+    assert_eq!(kinds(Request::DumpConns, FAMILY_LVSD), [(2, -1)]);
+    assert_eq!(kinds(Request::NewService(service(key(1))), FAMILY_IPVS), [(2, -1)]);
+    assert!(b.services().is_empty());
+}

@@ -1,0 +1,264 @@
+//! The daemon's command line.
+
+use std::fmt;
+use std::num::NonZeroU16;
+use std::os::unix::net::UnixDatagram;
+use std::path::{Path, PathBuf};
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use rustix::net::netdevice::name_to_index;
+use rustix::thread::{CapabilitySet, capabilities};
+
+/// Default of `--socket`.
+const SOCKET: &str = "/run/lvsd.sock";
+/// Default of `--state-file`.
+const STATE_FILE: &str = "/var/lib/lvsd/state";
+
+/// A user-space Linux Virtual Server director.
+#[derive(Parser, Debug)]
+#[command(name = "lvsd", version, args_conflicts_with_subcommands = true)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Option<Command>,
+    #[command(flatten)]
+    pub(crate) options: Options,
+}
+
+#[derive(Subcommand, Debug)]
+pub(crate) enum Command {
+    /// Forwards the packets of a capture into another, by a configuration
+    Replay(Replay),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Replay {
+    /// Configuration, in the format of a state file
+    #[arg(long, value_name = "FILE")]
+    pub(crate) config: PathBuf,
+    /// Capture to read
+    #[arg(long = "in", value_name = "IN.pcap")]
+    pub(crate) input: PathBuf,
+    /// Capture to write
+    #[arg(long = "out", value_name = "OUT.pcap")]
+    pub(crate) output: PathBuf,
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Options {
+    /// Control socket, for lvsctl
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    pub(crate) socket: PathBuf,
+    /// Lets the members of a group administer by the control socket (name or number)
+    #[arg(long, value_name = "GROUP")]
+    pub(crate) socket_group: Option<String>,
+    /// Where the configuration is kept [default: /var/lib/lvsd/state, with --control-only none]
+    #[arg(long, value_name = "PATH")]
+    state_file: Option<PathBuf>,
+    /// How packets are received and sent
+    #[arg(long, value_enum, value_name = "KIND", default_value_t = DatapathKind::Auto)]
+    pub(crate) datapath: DatapathKind,
+    /// An interface to serve on (may be repeated) [default: those that lead to configured addresses]
+    #[arg(long = "interface", value_name = "IF")]
+    pub(crate) interfaces: Vec<String>,
+    /// Where maps and programs are pinned
+    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lvsd")]
+    pub(crate) pin_dir: PathBuf,
+    /// Size of the connection table
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    pub(crate) max_connections: u32,
+    /// Threads that forward packets, 1 to 256 [default: one for each processor]
+    #[arg(long, value_name = "N", value_parser = workers)]
+    pub(crate) workers: Option<NonZeroU16>,
+    /// Serves the control socket only: no packets, no privilege
+    #[arg(long)]
+    pub(crate) control_only: bool,
+}
+
+/// Largest `--max-connections`: 2^26 entries of 64 bytes fill the largest table that the kernel maps, 4 GiB.
+const MAX_CONNECTIONS: i64 = 1 << 26;
+
+fn workers(text: &str) -> Result<NonZeroU16, String> {
+    match text.parse::<NonZeroU16>() {
+        Ok(n) if n.get() <= 256 => Ok(n),
+        _ => Err("not a number from 1 to 256".to_owned()),
+    }
+}
+
+/// How packets are received and sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum DatapathKind {
+    /// The best that works
+    Auto,
+    /// XDP tier
+    Xdp,
+    /// tc tier
+    Tc,
+    /// AF_XDP rings only
+    Afxdp,
+    /// AF_PACKET rings only
+    Afpacket,
+    /// Netfilter queue
+    Nfqueue,
+}
+
+impl fmt::Display for DatapathKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.to_possible_value().as_ref().map_or("?", |v| v.get_name()))
+    }
+}
+
+/// Why the daemon can't start with these options here.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+pub(crate) enum OptionsError {
+    #[error("--datapath {0}: not available in this version; use auto or afpacket")]
+    Datapath(DatapathKind),
+    #[error("--interface {0}: no such interface in this network namespace; 'ip link' lists them")]
+    NoInterface(String),
+    #[error("--interface {0}: given twice")]
+    Twice(String),
+    #[error(
+        "missing {0}: run lvsd as root, or give it these capabilities (AmbientCapabilities= in its unit, or setcap), or use --control-only"
+    )]
+    Capabilities(String),
+    #[error("can't look at interfaces: {0}")]
+    Look(String),
+}
+
+impl Options {
+    /// The state file in effect.
+    pub(crate) fn state_file(&self) -> Option<&Path> {
+        match &self.state_file {
+            Some(path) => Some(path),
+            None if self.control_only => None,
+            None => Some(Path::new(STATE_FILE)),
+        }
+    }
+
+    /// What can be known before anything is changed.
+    pub(crate) fn check(&self) -> Result<(), OptionsError> {
+        if !matches!(self.datapath, DatapathKind::Auto | DatapathKind::Afpacket) {
+            return Err(OptionsError::Datapath(self.datapath));
+        }
+        self.check_interfaces()?;
+        if self.control_only {
+            return Ok(());
+        }
+        // A kernel that does not answer knows no capabilities to lack.
+        let have = capabilities(None).map_or(CapabilitySet::all(), |c| c.effective);
+        match missing(have) {
+            m if m.is_empty() => Ok(()),
+            m => Err(OptionsError::Capabilities(m.join(", "))),
+        }
+    }
+
+    fn check_interfaces(&self) -> Result<(), OptionsError> {
+        if self.interfaces.is_empty() {
+            return Ok(());
+        }
+        // A socket of any kind serves to ask by.
+        let socket = UnixDatagram::unbound().map_err(|e| OptionsError::Look(e.to_string()))?;
+        for (i, name) in self.interfaces.iter().enumerate() {
+            if self.interfaces.iter().take(i).any(|n| n == name) {
+                return Err(OptionsError::Twice(name.clone()));
+            }
+            // The kernel cuts names at 15 bytes.
+            if name.len() > 15 || name_to_index(&socket, name).is_err() {
+                return Err(OptionsError::NoInterface(name.clone()));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The capabilities that the data path needs and that are not there.
+fn missing(have: CapabilitySet) -> Vec<&'static str> {
+    let mut missing = Vec::new();
+    if !have.contains(CapabilitySet::NET_ADMIN) {
+        missing.push("CAP_NET_ADMIN");
+    }
+    if !have.contains(CapabilitySet::NET_RAW) {
+        missing.push("CAP_NET_RAW");
+    }
+    if !have.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN) {
+        missing.push("CAP_BPF");
+    }
+    missing
+}
+
+/// The sentence of a command-line error, without its usage.
+pub(crate) fn one_line(e: &clap::Error) -> String {
+    let text = e.to_string();
+    let lines = text.lines().map(str::trim).take_while(|l| !l.is_empty());
+    let line = lines.collect::<Vec<_>>().join(" ");
+    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(words: &str) -> Result<Cli, String> {
+        Cli::try_parse_from(words.split(' ')).map_err(|e| one_line(&e))
+    }
+
+    #[test]
+    fn the_definition_is_sound() {
+        use clap::CommandFactory;
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn defaults() {
+        let o = parse("lvsd").unwrap().options;
+        assert_eq!(o.socket, Path::new("/run/lvsd.sock"));
+        assert_eq!(o.state_file(), Some(Path::new("/var/lib/lvsd/state")));
+        assert_eq!((o.datapath, o.max_connections, o.workers), (DatapathKind::Auto, 1 << 20, None));
+        let o = parse("lvsd --control-only").unwrap().options;
+        assert_eq!(o.state_file(), None);
+        let o = parse("lvsd --control-only --state-file x").unwrap().options;
+        assert_eq!(o.state_file(), Some(Path::new("x")));
+    }
+
+    #[test]
+    fn errors_are_one_line_with_option_value_and_limit() {
+        for (words, parts) in [
+            ("lvsd --max-connections 0", &["--max-connections", "0", "67108864"][..]),
+            ("lvsd --max-connections 67108865", &["--max-connections", "67108865", "67108864"]),
+            ("lvsd --workers 257", &["--workers", "257", "1 to 256"]),
+            ("lvsd --datapath dpdk", &["--datapath", "dpdk", "afpacket"]),
+            ("lvsd --nosuch", &["--nosuch"]),
+            ("lvsd replay --in x", &["--config", "--out"]),
+        ] {
+            let e = parse(words).unwrap_err();
+            assert!(!e.contains('\n'), "{e}");
+            for part in parts {
+                assert!(e.contains(part), "{words}: {e}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_this_version_or_machine_lacks_is_named() {
+        let check = |words: &str| parse(words).unwrap().options.check();
+        assert_eq!(check("lvsd --control-only --interface lo"), Ok(()));
+        for kind in ["xdp", "tc", "afxdp", "nfqueue"] {
+            let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
+            assert_eq!(e, format!("--datapath {kind}: not available in this version; use auto or afpacket"));
+        }
+        for name in ["nosuch0", "lo-and-a-name-that-is-too-long"] {
+            let e = check(&format!("lvsd --control-only --interface {name}")).unwrap_err();
+            assert_eq!(e, OptionsError::NoInterface(name.to_owned()));
+        }
+        let e = check("lvsd --control-only --interface lo --interface lo").unwrap_err();
+        assert_eq!(e, OptionsError::Twice("lo".to_owned()));
+    }
+
+    #[test]
+    fn capabilities_are_named() {
+        assert_eq!(missing(CapabilitySet::all()), [""; 0]);
+        assert_eq!(missing(CapabilitySet::empty()), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF"]);
+        let old = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
+        assert_eq!(missing(old), [""; 0], "what CAP_BPF was called before 5.8");
+        assert_eq!(missing(old - CapabilitySet::NET_RAW), ["CAP_NET_RAW"]);
+    }
+}
