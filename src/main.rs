@@ -70,7 +70,9 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     let datapath = match datapath {
         Ok(datapath) => datapath,
         Err(e) => {
-            control.stop()?;
+            if let Err(stop) = control.stop() {
+                error!("{stop}");
+            }
             return Err(e);
         }
     };

@@ -208,6 +208,26 @@ mod tests {
     }
 
     #[test]
+    fn the_manual_has_every_option_with_its_default() {
+        use clap::CommandFactory;
+        let manual = include_str!("../man/lvsd.8").replace('\\', "");
+        let section =
+            |start: &str| manual.split(".TP\n").find(|s| s.contains(start)).unwrap_or_default().to_owned();
+        for arg in Cli::command().get_arguments() {
+            let Some(long) = arg.get_long() else { continue };
+            let section = section(&format!("--{long}"));
+            assert!(!section.is_empty(), "--{long} is not in man/lvsd.8");
+            for default in arg.get_default_values().iter().filter_map(|d| d.to_str()) {
+                assert!(
+                    matches!(default, "true" | "false") || section.contains(default),
+                    "man/lvsd.8: --{long} lacks its default {default}"
+                );
+            }
+        }
+        assert!(section("--max-connections").contains(&MAX_CONNECTIONS.to_string()));
+    }
+
+    #[test]
     fn defaults() {
         let o = parse("lvsd").unwrap().options;
         assert_eq!(o.socket, Path::new("/run/lvsd.sock"));

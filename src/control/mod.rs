@@ -88,10 +88,14 @@ impl Control {
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(ControlError::Runtime)?
         };
+        let gone = Gone(stopper.clone());
         let run = run(socket, backend, state, signals, stopper.clone(), quit.clone());
         let thread = thread::Builder::new()
             .name("control".to_owned())
-            .spawn(move || runtime.block_on(run))
+            .spawn(move || {
+                let _gone = gone;
+                runtime.block_on(run)
+            })
             .map_err(ControlError::Runtime)?;
         Ok(Self { thread, quit, stopper, stops })
     }
@@ -113,6 +117,15 @@ impl Control {
     pub fn stop(self) -> Result<(), ControlError> {
         self.quit.notify_one();
         self.thread.join().unwrap_or(Err(ControlError::Panicked))
+    }
+}
+
+/// Stops the daemon when the control thread ends, for whatever reason.
+struct Gone(Stopper);
+
+impl Drop for Gone {
+    fn drop(&mut self) {
+        self.0.stop(Stop::Failed("the control thread is gone".to_owned()));
     }
 }
 

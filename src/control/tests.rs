@@ -353,3 +353,17 @@ fn the_first_reason_to_stop_counts() {
     assert_eq!(control.wait(), Stop::Failed("eth1: gone".into()));
     control.stop().unwrap();
 }
+
+#[test]
+fn a_panic_in_the_control_thread_stops_the_daemon() {
+    let dir = Dir::new();
+    let (control, _) = started(&dir, false);
+    let gone = Gone(control.stopper());
+    let panicking = thread::spawn(move || {
+        let _gone = gone;
+        panic!("on purpose");
+    });
+    assert!(panicking.join().is_err());
+    assert!(matches!(control.wait(), Stop::Failed(why) if why.contains("control thread")));
+    control.stop().unwrap();
+}
