@@ -13,22 +13,40 @@ use crate::{
 const SCHEDULERS: &[&str] =
     &["rr", "wrr", "lc", "wlc", "lblc", "lblcr", "dh", "sh", "sed", "nq", "fo", "ovf", "mh", "twos"];
 
-/// Settings with their defaults and ranges (`sync_threshold` is a pair and has its own rule).
-const SYSCTLS: &[(&str, &str, i64)] = &[
-    ("am_droprate", "10", i32::MAX as i64),
-    ("amemthresh", "1024", i32::MAX as i64),
-    ("backup_only", "0", i32::MAX as i64),
-    ("cache_bypass", "0", i32::MAX as i64),
-    ("conn_reuse_mode", "1", i32::MAX as i64),
-    ("conntrack", "0", i32::MAX as i64),
+/// The settings of kernel 6.1 with their defaults and largest values (`sync_threshold` is a pair and has its own rule).
+const SYSCTLS: &[(&str, &str, u32)] = &[
+    ("am_droprate", "10", INT_MAX),
+    ("amemthresh", "1024", INT_MAX),
+    ("backup_only", "0", INT_MAX),
+    ("cache_bypass", "0", INT_MAX),
+    ("conn_reuse_mode", "1", INT_MAX),
+    ("conntrack", "0", INT_MAX),
     ("drop_entry", "0", 3),
     ("drop_packet", "0", 3),
-    ("expire_nodest_conn", "0", i32::MAX as i64),
-    ("expire_quiescent_template", "0", i32::MAX as i64),
+    ("expire_nodest_conn", "0", INT_MAX),
+    ("expire_quiescent_template", "0", INT_MAX),
+    ("ignore_tunneled", "0", INT_MAX),
+    ("lblc_expiration", "86400", INT_MAX),
+    ("lblcr_expiration", "86400", INT_MAX),
+    ("nat_icmp_send", "0", INT_MAX),
+    ("pmtu_disc", "1", INT_MAX),
+    ("run_estimation", "1", INT_MAX),
+    ("schedule_icmp", "0", INT_MAX),
     ("secure_tcp", "0", 3),
+    ("sloppy_sctp", "0", INT_MAX),
+    ("sloppy_tcp", "0", INT_MAX),
+    ("snat_reroute", "1", INT_MAX),
+    ("sync_persist_mode", "0", INT_MAX),
+    ("sync_ports", "1", 64),
+    ("sync_qlen_max", "7191", INT_MAX),
+    ("sync_refresh_period", "0", INT_MAX),
+    ("sync_retries", "0", 3),
+    ("sync_sock_size", "0", INT_MAX),
     ("sync_threshold", "3\t50", 0),
     ("sync_version", "1", 1),
 ];
+
+const INT_MAX: u32 = i32::MAX as u32;
 
 /// The back-end. [`Memory::default`] is empty.
 #[derive(Debug)]
@@ -258,8 +276,8 @@ impl Backend for Memory {
                 _ => return Err(Errno::EINVAL),
             }
         } else {
-            match value.trim().parse::<i64>() {
-                Ok(n) if (0..=*max).contains(&n) => n.to_string(),
+            match value.trim().parse::<u32>() {
+                Ok(n) if n <= *max => n.to_string(),
                 _ => return Err(Errno::EINVAL),
             }
         };

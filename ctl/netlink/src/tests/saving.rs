@@ -94,7 +94,7 @@ proptest! {
         s.flags_mask = !0;
         if s.flags & SVC_F_PERSISTENT == 0 {
             s.timeout = 0;
-            s.netmask = crate::wire::host_mask(s.key.af());
+            s.netmask = wire::host_mask(s.key.af());
         }
         prop_assert_eq!(parse_line(&save_line(&s)), Ok(Saved::Service(s)));
     }
