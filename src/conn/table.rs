@@ -40,7 +40,7 @@ pub(super) struct Half {
 pub struct ConnTable {
     pub(super) v4: Half,
     pub(super) v6: Half,
-    hash_key: [u64; 2],
+    pub(super) hash_key: [u64; 2],
 }
 
 impl ConnTable {
