@@ -44,7 +44,8 @@ fn nothing_is_lost_and_nothing_dead_comes_back() {
         let t = pinned.open(200, Tick(1000));
         for family in [Family::V4, Family::V6] {
             for n in 0..200 {
-                let c = t.insert(Tick(1000 + n), &nat(family, n)).unwrap();
+                let new = NewConn { timeout: 300, ..nat(family, n) };
+                let c = t.insert(Tick(1000 + n), &new).unwrap();
                 c.count_packet();
                 if n % 3 == 0 {
                     removed.push((c.id(), nat(family, n)))
@@ -76,7 +77,7 @@ fn nothing_is_lost_and_nothing_dead_comes_back() {
     assert!(removed.iter().all(|(id, _)| *id != again));
     assert!(t.remove(again));
     // and timers go by the last packet
-    let gone = expire_all(&t, Tick(1151));
+    let gone = expire_all(&t, Tick(1351));
     let mut due: Vec<_> = kept.iter().filter(|k| k.2 <= 50).map(|k| k.0).collect();
     let mut gone: Vec<_> = gone.into_iter().collect();
     gone.sort_by_key(|id| id.to_u64());
@@ -143,12 +144,12 @@ fn a_half_done_change_is_mended() {
 fn of_two_with_one_key_one_is_taken_over() {
     let pinned = Pinned::new(50);
     let new = nat(Family::V4, 0);
-    drop({
+    {
         let t = pinned.open(50, Tick(0));
         for n in 0..5 {
             t.insert(Tick(0), &nat(Family::V4, n)).unwrap();
         }
-    });
+    }
     let entries = pinned.region(0);
     // slot of connection 0 copied to a fresh one, as no daemon would do
     let from = (0..50).find(|s| {

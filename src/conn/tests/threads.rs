@@ -35,23 +35,23 @@ fn overlapping_keys_in_a_crowded_table() {
         let t = &crowded(64, buckets);
         // insertions less removals of each client, by who succeeded
         let alive: &Vec<AtomicU32> = &(0..CLIENTS).map(|_| AtomicU32::new(0)).collect();
-        let start = &Barrier::new(THREADS as usize);
+        let (start, clock) = (&Barrier::new(THREADS as usize), &AtomicU32::new(0));
         std::thread::scope(|scope| {
             for thread in 0..THREADS {
                 scope.spawn(move || {
                     let mut random = Random(thread.into());
                     start.wait();
-                    for n in 0..20_000u32 {
+                    for _ in 0..20_000 {
                         let client = random.below(CLIENTS);
                         let new = NewConn { timeout: 1, ..nat(family, client) };
-                        let now = Tick(n / 16);
+                        let now = Tick(clock.fetch_add(1, Relaxed) / 16);
                         match random.below(8) {
                             0..3 => match t.insert(now, &new) {
                                 Ok(_) => {
                                     alive[client as usize].fetch_add(1, SeqCst);
                                 }
                                 Err(InsertError::Existing(id)) => assert_ne!(id.generation, 0),
-                                Err(InsertError::Full) => assert!(t.len(family) > 0),
+                                Err(InsertError::Full) => {}
                                 // keys never meet here but for the same client, whose first key is asked for first
                                 Err(InsertError::ReplyTaken) => panic!("reply taken"),
                             },
@@ -66,7 +66,7 @@ fn overlapping_keys_in_a_crowded_table() {
                                     if c.client().1 % 2 == 0 {
                                         return Expiry::Keep(2);
                                     }
-                                    let client = (c.client().0.0 as u32 - 0x0a00_0000 & 0xffff) * 7
+                                    let client = ((c.client().0.0 as u32 - 0x0a00_0000) & 0xffff) * 7
                                         + u32::from(c.client().1)
                                         - 1024;
                                     alive[client as usize].fetch_sub(1, SeqCst);

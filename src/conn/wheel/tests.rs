@@ -24,7 +24,7 @@ fn fires_in_its_tick_on_every_level() {
             let start = Tick(start);
             let mut w = Wheel::new(1, start);
             let deadlines = BTreeMap::from([(0, start.plus(delay))]);
-            w.arm(0, start.plus(delay));
+            w.arm(0, start, start.plus(delay));
             let mut calls = 0;
             loop {
                 let next = w.next_deadline().expect("armed");
@@ -49,6 +49,19 @@ fn fires_in_its_tick_on_every_level() {
 }
 
 #[test]
+fn an_idle_wheel_follows_the_time() {
+    for now in [1 << 31, 3 << 30, u32::MAX] {
+        let now = Tick(now);
+        let mut w = Wheel::new(1, Tick(0));
+        let deadlines = BTreeMap::from([(0, now.plus(5))]);
+        w.arm(0, now, now.plus(5));
+        assert_eq!(w.next_deadline().map(|t| t.reached(now)), Some(true));
+        assert_eq!(run(&mut w, now.plus(4), 9, 9, &deadlines), []);
+        assert_eq!(run(&mut w, now.plus(5), 9, 9, &deadlines), [0]);
+    }
+}
+
+#[test]
 fn budget_of_one_still_fires_all_and_in_order() {
     let start = Tick(u32::MAX - 1000);
     let mut w = Wheel::new(500, start);
@@ -56,7 +69,7 @@ fn budget_of_one_still_fires_all_and_in_order() {
     for i in 0..500u32 {
         let d = start.plus(i * i % 5000);
         deadlines.insert(i, d);
-        w.arm(i, d);
+        w.arm(i, start, d);
     }
     let mut fired = Vec::new();
     let mut calls = 0;
@@ -134,7 +147,7 @@ proptest! {
                 Step::Arm(i, d) => {
                     deadlines.insert(i, now.plus(d));
                     armed.insert(i);
-                    w.arm(i, now.plus(d));
+                    w.arm(i, now, now.plus(d));
                 }
                 Step::Later(i, d) => {
                     if let Some(t) = deadlines.get_mut(&i) && now.plus(d).reached(*t) {
