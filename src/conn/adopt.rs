@@ -47,7 +47,7 @@ impl Half {
         if !now.reached(conn.last_seen()) {
             conn.touch(now, conn.timeout());
         }
-        shard.wheel.arm(item, conn.entry.seen().deadline());
+        shard.wheel.arm(item, now, conn.entry.seen().deadline());
         self.len.fetch_add(1, Relaxed);
     }
 

@@ -244,6 +244,13 @@ impl<'a> Entry<'a> {
         generation
     }
 
+    /// [`Entry::publish`] as if the last tenant had been of this generation.
+    #[cfg(test)]
+    pub(super) fn publish_after(self, generation: u32) -> u32 {
+        self.state().store(State::new(generation, 0, 0).0, Release);
+        self.publish(0, 0)
+    }
+
     /// Compare-and-swap of word 0.
     pub(super) fn swap(self, old: State, new: State) -> Result<(), State> {
         match self.state().compare_exchange(old.0, new.0, AcqRel, Acquire) {

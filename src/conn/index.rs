@@ -23,6 +23,8 @@ const SEARCH: usize = 256;
 const REPEATS: usize = 16;
 
 type Bucket = [AtomicU64; BUCKET_WORDS];
+/// Keys without a place in the index: (hash, pair).
+type Overflow = BTreeSet<(u64, u64)>;
 
 /// Where a key may be.
 #[derive(Clone, Copy, Debug)]
@@ -39,8 +41,7 @@ pub(super) struct Index {
     locks: Box<[Mutex<()>]>,
     /// Moves out of the buckets of each stripe, modulo 2^32.
     moved: Box<[AtomicU32]>,
-    /// (hash, pair)
-    overflow: Box<[Mutex<BTreeSet<(u64, u64)>>]>,
+    overflow: Box<[Mutex<Overflow>]>,
     overflowing: AtomicU64,
     moves: AtomicU64,
     repeats: AtomicU64,
@@ -138,7 +139,7 @@ impl Index {
         map.range((Included((p.hash, 0)), Included((p.hash, u64::MAX)))).find_map(|&(_, pair)| f(pair))
     }
 
-    fn overflow_shard(&self, hash: u64) -> Option<MutexGuard<'_, BTreeSet<(u64, u64)>>> {
+    fn overflow_shard(&self, hash: u64) -> Option<MutexGuard<'_, Overflow>> {
         let shard = self.overflow.get(hash as usize % OVERFLOW_SHARDS)?;
         Some(shard.lock().unwrap_or_else(PoisonError::into_inner))
     }

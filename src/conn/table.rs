@@ -40,7 +40,7 @@ pub(super) struct Half {
 pub struct ConnTable {
     pub(super) v4: Half,
     pub(super) v6: Half,
-    hash_key: [u64; 2],
+    pub(super) hash_key: [u64; 2],
 }
 
 impl ConnTable {
@@ -394,7 +394,7 @@ impl Half {
             self.high.fetch_max(slot + 1, Relaxed);
             entry.fill(now, new);
             let generation = entry.publish(new.state, new.flags);
-            shard.wheel.arm(item, entry.seen().deadline());
+            shard.wheel.arm(item, now, entry.seen().deadline());
             return Some(Conn { entry, slot, generation });
         }
         self.len.fetch_sub(1, Relaxed);
@@ -428,7 +428,7 @@ impl Half {
         shard.tick(now);
         // whoever clears the word comes for the shard's lock afterwards, so the slot of a live entry is in no list
         if let Some(conn) = self.slots.conn(slot).filter(|c| c.generation == generation) {
-            shard.wheel.arm(item, conn.entry.seen().deadline());
+            shard.wheel.arm(item, now, conn.entry.seen().deadline());
         }
     }
 

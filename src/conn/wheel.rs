@@ -44,6 +44,11 @@ pub(super) struct Wheel {
     armed: u32,
 }
 
+/// A tick as a 64-bit one with room for earlier ticks below.
+const fn around(now: Tick) -> u64 {
+    1 << 32 | now.0 as u64
+}
+
 /// The bits of digit `level` and below.
 const fn below(level: u32) -> u64 {
     (1 << (DIGIT * level)) - 1
@@ -53,7 +58,7 @@ impl Wheel {
     /// For items 0..`items` (at most 2^31 - 1). Their memory is touched only as they are used.
     pub(super) fn new(items: u32, now: Tick) -> Wheel {
         Wheel {
-            current: now.0.into(),
+            current: around(now),
             heads: [[0; BUCKETS]; LEVELS],
             used: [0; LEVELS],
             links: vec![[0; 2]; items as usize],
@@ -73,14 +78,18 @@ impl Wheel {
     }
 
     /// Sets an item's timer, whether it has one or not. A deadline that is past is the current tick.
-    pub(super) fn arm(&mut self, item: u32, deadline: Tick) {
+    pub(super) fn arm(&mut self, item: u32, now: Tick, deadline: Tick) {
         self.cancel(item);
+        if self.armed == 0 {
+            // it may have stood still for years, and knows the distance to `now` no more
+            self.current = around(now);
+        }
         let deadline = self.extend(deadline).max(self.current);
         self.link(item, deadline);
     }
 
     fn link(&mut self, item: u32, deadline: u64) {
-        // past the top level's range (in 137 years) it comes early, and is put in again
+        // past the top level's range (in 128 years) it comes early, and is put in again
         let deadline = deadline.min(self.current | below(LEVELS as u32));
         let differ = deadline ^ self.current;
         let level = (63 - (differ | 1).leading_zeros()) / DIGIT;
@@ -88,7 +97,7 @@ impl Wheel {
         let Some(link) = self.links.get_mut(item as usize) else { return };
         let head = &mut self.heads[level as usize % LEVELS][digit];
         let next = std::mem::replace(head, item + 1);
-        *link = [next, HEAD | level * BUCKETS as u32 | digit as u32];
+        *link = [next, HEAD | (level * BUCKETS as u32) | digit as u32];
         self.used[level as usize % LEVELS] |= 1 << digit;
         if let Some(l) = next.checked_sub(1).and_then(|i| self.links.get_mut(i as usize)) {
             l[PREV] = item + 1;
