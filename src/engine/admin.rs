@@ -101,6 +101,7 @@ impl Director {
         if let Some(mut slot) = old {
             slot.joined = self.dests.stats(slot.id);
             slot.tunnel = dest.tunnel;
+            slot.last_weight = weight(dest);
             return Some(slot);
         }
         let id = self.dests.allocate()?;
@@ -111,6 +112,7 @@ impl Director {
             addr: dest.addr,
             port: dest.port,
             tunnel: dest.tunnel,
+            last_weight: weight(dest),
             joined: now,
             zero: now,
             rates: Default::default(),
@@ -137,10 +139,13 @@ impl Director {
         }
     }
 
-    /// Every two seconds: the rates of all services and destinations. Holds each service's lock for its own only.
+    /// Every two seconds: the rates of all services and destinations, and what schedulers put off. Holds each service's lock for
+    /// its own only.
     pub fn estimate(&self) {
         for service in self.services.all() {
             let mut inner = service.lock();
+            let Inner { scheduler, dests, .. } = &mut *inner;
+            scheduler.prepare(&ServerList { slots: dests, dests: &self.dests });
             let total = inner.total(&self.dests);
             inner.rates.update(total);
             for slot in &mut inner.dests {
@@ -262,6 +267,9 @@ impl Backend for Director {
         line.set_method(dest.method);
         line.set_load(weight(dest), dest.upper, dest.lower);
         dests[index].tunnel = dest.tunnel;
+        if dest.weight > 0 {
+            dests[index].last_weight = weight(dest);
+        }
         scheduler.changed(&ServerList { slots: dests, dests: &self.dests }, index);
         self.services.changed();
         Ok(())

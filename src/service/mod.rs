@@ -68,6 +68,8 @@ pub struct DestSlot {
     pub port: u16,
     /// Encapsulation, for tunnel servers.
     pub tunnel: nl::Tunnel,
+    /// The last weight above 0 that it was given; 0 where it never had one.
+    pub last_weight: u32,
     /// Statistics when it joined the service: earlier ones are not the service's.
     pub joined: RawStats,
     /// The point from which its own statistics count.
@@ -125,6 +127,9 @@ impl Servers for ServerList<'_> {
     }
     fn identity(&self, index: usize) -> (IpAddr, u16) {
         (self.slots[index].addr, self.slots[index].port)
+    }
+    fn last_weight(&self, index: usize) -> u32 {
+        self.slots[index].last_weight
     }
 }
 
