@@ -102,7 +102,7 @@ fn what_leaves_the_director_is_sound_on_the_wire(mode: Mode, family: Family) {
     supers.look(|s| {
         assert!(!s.is_empty(), "the director met no super-packet: the test is not what it should be")
     });
-    let got = at_servers.iter().map(|c| sound(c)).max().unwrap_or(0);
+    let got = at_servers.iter().map(sound).max().unwrap_or(0);
     assert!(got >= big.bytes as usize / 2, "only {got} bytes were seen at the upload's server");
     let got = sound(&at_client);
     assert!(got >= big.bytes as usize / 2, "only {got} bytes were seen at the client");

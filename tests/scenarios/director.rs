@@ -42,7 +42,7 @@ impl Lvsd {
     #[track_caller]
     pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32) -> Lvsd {
         let (socket, state) = (dir.join("lvsd.sock"), dir.join("lvsd.state"));
-        let mut command = ns.command(env!("CARGO_BIN_EXE_lvsd"));
+        let mut command = ns.command(probe::lvsd());
         lvsd_arguments(&mut command, &socket, &state, devs, limit);
         let process = Proc::start(&mut command, dir.join("lvsd.log"));
         let mut lvsd = Lvsd { process, socket, state };
@@ -68,11 +68,6 @@ impl Lvsd {
     /// Its process id.
     pub(crate) fn pid(&self) -> u32 {
         self.process.pid()
-    }
-
-    /// What it logged.
-    pub(crate) fn log(&self) -> String {
-        self.process.output()
     }
 
     /// Whether it still runs.

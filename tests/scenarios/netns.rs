@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
-use std::thread::JoinHandle;
 
 use rustix::thread::LinkNameSpaceType;
 
@@ -59,15 +58,6 @@ impl Netns {
                 f()
             });
             inside.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
-        })
-    }
-
-    /// Starts `f` on a thread inside.
-    pub(crate) fn thread<T: Send + 'static>(&self, f: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
-        let path = self.path();
-        std::thread::spawn(move || {
-            enter(&path);
-            f()
         })
     }
 

@@ -1,12 +1,24 @@
 //! What the scenarios need of the machine, and what happens where it is missing.
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 
 use crate::netns::{Netns, run};
 
 /// Programs that scenarios run, from packages that `scripts/setup` installs.
-const PROGRAMS: [&str; 9] =
-    ["ip", "tc", "nsenter", "setpriv", "ethtool", "nginx", "curl", "traceroute", "sha256sum"];
+const PROGRAMS: [&str; 11] = [
+    "ip",
+    "tc",
+    "nsenter",
+    "setpriv",
+    "ethtool",
+    "nginx",
+    "curl",
+    "traceroute",
+    "ping",
+    "sysctl",
+    "sha256sum",
+];
 
 /// Whether a test can run here. If not: prints why and returns false, or with `CI=true` fails.
 pub(crate) fn ready() -> bool {
@@ -64,7 +76,7 @@ fn look_for_nft() -> Result<(), String> {
 fn find(program: &str) -> Result<(), String> {
     let path = std::env::var("PATH").unwrap_or_default();
     let found = path.split(':').chain(["/usr/sbin", "/sbin"]).any(|d| {
-        let file = std::path::Path::new(d).join(program);
+        let file = Path::new(d).join(program);
         file.is_file()
     });
     if found { Ok(()) } else { Err(format!("{program} is missing; scripts/setup installs it")) }
@@ -97,13 +109,23 @@ fn raise_file_limit() -> Result<(), String> {
     Ok(())
 }
 
-/// Builds `lvsctl` if needed and returns its path: it belongs to another package, so Cargo does not do it for us.
-pub(crate) fn lvsctl() -> &'static std::path::Path {
-    static PATH: OnceLock<std::path::PathBuf> = OnceLock::new();
+/// The daemon under test: the one that Cargo built, or what the environment variable `LVSD` names.
+pub(crate) fn lvsd() -> &'static str {
+    static PATH: OnceLock<String> = OnceLock::new();
+    PATH.get_or_init(|| std::env::var("LVSD").unwrap_or_else(|_| env!("CARGO_BIN_EXE_lvsd").to_string()))
+}
+
+/// The control tool under test: what the environment variable `LVSCTL` names, or the one beside the daemon. That is built
+/// first: it belongs to another package, so Cargo does not do it for this one's tests.
+pub(crate) fn lvsctl() -> &'static Path {
+    static PATH: OnceLock<PathBuf> = OnceLock::new();
     PATH.get_or_init(|| {
-        let lvsd = std::path::Path::new(env!("CARGO_BIN_EXE_lvsd"));
-        let profile = if lvsd.parent().is_some_and(|d| d.ends_with("release")) { "release" } else { "test" };
-        let target = lvsd.parent().and_then(|d| d.parent()).expect("a target directory");
+        if let Ok(path) = std::env::var("LVSCTL") {
+            return path.into();
+        }
+        let lvsd = Path::new(env!("CARGO_BIN_EXE_lvsd"));
+        let out = lvsd.parent().expect("a directory");
+        let profile = if out.ends_with("release") { "release" } else { "test" };
         run(Command::new(env!("CARGO"))
             .args([
                 "build",
@@ -115,7 +137,7 @@ pub(crate) fn lvsctl() -> &'static std::path::Path {
                 profile,
                 "--target-dir",
             ])
-            .arg(target)
+            .arg(out.parent().expect("a target directory"))
             .current_dir(env!("CARGO_MANIFEST_DIR")));
         lvsd.with_file_name("lvsctl")
     })

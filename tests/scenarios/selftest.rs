@@ -90,7 +90,7 @@ fn dr_servers_answer_for_the_vip() {
         for s in &lab.servers {
             let vip = lab.vip(family);
             lab.client.ip(&format!("neigh replace {vip} lladdr {} dev c0", s.ns.mac("s0")));
-            assert_eq!(curl(&lab.client, SocketAddr::new(vip, 80), 1), [s.name.clone()]);
+            assert_eq!(curl(&lab.client, SocketAddr::new(vip, 80), 1), std::slice::from_ref(&s.name));
             lab.client.ip(&format!("neigh del {vip} dev c0"));
         }
     }
