@@ -15,7 +15,8 @@ pub(crate) fn curl(ns: &Netns, to: SocketAddr, n: usize) -> Vec<String> {
     let url = format!("http://{to}/?[1-{n}]");
     let out = ns
         .command("curl")
-        .args(["--silent", "--show-error", "--fail", "--noproxy", "*", "--max-time", "20"])
+        .args(["--silent", "--show-error", "--fail", "--fail-early", "--noproxy", "*"])
+        .args(["--connect-timeout", "10", "--max-time", "20"])
         .arg(&url)
         .output()
         .expect("curl starts");
@@ -34,7 +35,7 @@ pub(crate) fn curl(ns: &Netns, to: SocketAddr, n: usize) -> Vec<String> {
 #[track_caller]
 pub(crate) fn curl_sha256(ns: &Netns, to: SocketAddr, path: &str) -> String {
     let url = format!("http://{to}{path}");
-    let script = "set -o pipefail; curl --silent --show-error --fail --noproxy '*' --globoff --max-time 120 \"$0\" \
+    let script = "set -o pipefail; curl --silent --show-error --fail --noproxy '*' --globoff --connect-timeout 10 --max-time 60 \"$0\" \
                   | sha256sum";
     let text = crate::netns::run(ns.command("bash").args(["-c", script, &url]));
     text.split_whitespace().next().unwrap_or_default().to_string()
@@ -168,7 +169,7 @@ pub(crate) fn upload(
     file: &std::path::Path,
     bytes: u64,
 ) -> std::io::Result<(String, String)> {
-    let mut stream = connect(ns, to, Duration::from_secs(120))?;
+    let mut stream = connect(ns, to, PATIENCE)?;
     let server = read_line(&mut stream)?;
     stream.write_all(&bytes.to_be_bytes())?;
     let sent = std::io::copy(&mut std::fs::File::open(file)?, &mut stream)?;
