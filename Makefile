@@ -47,8 +47,8 @@ bench: build
 	else echo "make bench: there is no bench/run in this version" >&2; exit 1; fi
 
 man:
-	@if [ -x man/generate ]; then exec man/generate; \
-	else echo "make man: there is no man/generate in this version" >&2; exit 1; fi
+	$(CARGO) run --quiet --locked -p lvsctl --example man > man/lvsctl.8.new
+	mv man/lvsctl.8.new man/lvsctl.8
 
 bench-vm:
 	@echo "make bench-vm: measurements beside the kernel's IPVS in a VM do not exist in this version" >&2; exit 1
