@@ -1,0 +1,57 @@
+# lvsd: what a developer and CI run. Nothing here needs more than a Debian 12 machine with Rust; namespaces need root.
+CARGO ?= cargo
+
+.PHONY: help setup demo test test-long lint build man bench bench-vm oracle
+
+help:
+	@echo "make demo       client, director and three servers in namespaces on this machine (root)"
+	@echo "make test       lint, all tests, fuzz targets one minute each (at most 25 minutes on 2 cores)"
+	@echo "make test-long  the same in release, more cases, ten minutes of fuzzing each (at most 60 minutes)"
+	@echo "make lint       rustfmt and clippy"
+	@echo "make bench      measurements into bench/results/latest.json (QUICK=1: at most 6 minutes)"
+	@echo "make man        manual pages from the option tables"
+	@echo "make setup      install what the above need (apt)"
+
+setup:
+	@scripts/setup
+
+build: setup
+	$(CARGO) build --release --workspace --bins
+
+demo: build
+	@scripts/demo
+
+lint:
+	$(CARGO) fmt --all --check
+	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# The test profile (optimised a little, with debug assertions and overflow checks) is meant: it builds in a third of the
+# time of release, and an arithmetic slip panics instead of passing.
+test:
+	@scripts/setup --fuzz
+	$(MAKE) --no-print-directory lint
+	$(CARGO) build --profile test --workspace --bins --locked
+	$(CARGO) test --workspace --locked --no-fail-fast
+	scripts/fuzz 60
+
+test-long:
+	@scripts/setup --fuzz
+	$(MAKE) --no-print-directory lint
+	$(CARGO) build --release --workspace --bins --locked
+	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast
+	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
+	scripts/fuzz 600
+
+bench: build
+	@if [ -x bench/run ]; then exec bench/run $(if $(QUICK),--quick); \
+	else echo "make bench: there is no bench/run in this version" >&2; exit 1; fi
+
+man:
+	$(CARGO) run --quiet --locked -p lvsctl --example man > man/lvsctl.8.new
+	mv man/lvsctl.8.new man/lvsctl.8
+
+bench-vm:
+	@echo "make bench-vm: measurements beside the kernel's IPVS in a VM do not exist in this version" >&2; exit 1
+
+oracle:
+	@echo "make oracle: the comparison with a live kernel IPVS does not exist in this version" >&2; exit 1

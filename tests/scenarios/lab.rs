@@ -1,0 +1,346 @@
+//! The two topologies (drawn in `main.rs`) and the roles in them.
+use std::fmt::Write as _;
+use std::net::{IpAddr, SocketAddr};
+
+use crate::director::{Lvsd, Nft};
+use crate::netns::{Netns, TempDir};
+use crate::servers::Nginx;
+
+/// Address family of a scenario.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Family {
+    V4,
+    V6,
+}
+
+impl Family {
+    pub(crate) const BOTH: [Family; 2] = [Family::V4, Family::V6];
+}
+
+/// Forwarding method of a scenario, and with it the topology.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Mode {
+    Nat,
+    Dr,
+}
+
+impl Mode {
+    /// The method as `-a` takes it.
+    pub(crate) fn flag(self) -> &'static str {
+        match self {
+            Mode::Nat => "-m",
+            Mode::Dr => "-g",
+        }
+    }
+}
+
+/// The addresses of one family in one topology.
+#[derive(Clone, Copy)]
+struct Plan {
+    client: &'static str,
+    client_len: u8,
+    /// The director's address on the client's segment (for DR that is the DIP).
+    outer: &'static str,
+    vip: &'static str,
+    dip: &'static str,
+    /// What server k's address begins with; its number follows, as 11, 12, 13.
+    rip: &'static str,
+    lan_len: u8,
+}
+
+const fn plan(mode: Mode, family: Family) -> Plan {
+    match (mode, family) {
+        (Mode::Nat, Family::V4) => Plan {
+            client: "198.51.100.10",
+            client_len: 24,
+            outer: "198.51.100.1",
+            vip: "192.0.2.10",
+            dip: "10.0.0.1",
+            rip: "10.0.0.1",
+            lan_len: 24,
+        },
+        (Mode::Nat, Family::V6) => Plan {
+            client: "2001:db8:c::10",
+            client_len: 64,
+            outer: "2001:db8:c::1",
+            vip: "2001:db8:0:1::10",
+            dip: "2001:db8:a::1",
+            rip: "2001:db8:a::1",
+            lan_len: 64,
+        },
+        (Mode::Dr, Family::V4) => Plan {
+            client: "192.0.2.100",
+            client_len: 24,
+            outer: "192.0.2.1",
+            vip: "192.0.2.10",
+            dip: "192.0.2.1",
+            rip: "192.0.2.1",
+            lan_len: 24,
+        },
+        (Mode::Dr, Family::V6) => Plan {
+            client: "2001:db8:0:1::100",
+            client_len: 64,
+            outer: "2001:db8:0:1::1",
+            vip: "2001:db8:0:1::10",
+            dip: "2001:db8:0:1::1",
+            rip: "2001:db8:0:1::1",
+            lan_len: 64,
+        },
+    }
+}
+
+/// One real server: its namespace, its device is `s0`.
+pub(crate) struct Server {
+    /// `s1`, `s2`, `s3`: what it answers.
+    pub(crate) name: String,
+    /// 1, 2, 3.
+    pub(crate) number: usize,
+    pub(crate) ns: Netns,
+    pub(crate) nginx: Option<Nginx>,
+}
+
+/// A topology with its programs.
+pub(crate) struct Lab {
+    pub(crate) mode: Mode,
+    // Fields are dropped in this order: programs before the namespaces that they run in.
+    /// The daemon, once started.
+    pub(crate) lvsd: Option<Lvsd>,
+    pub(crate) servers: Vec<Server>,
+    pub(crate) client: Netns,
+    pub(crate) director: Netns,
+    /// Holds the bridge, so that the director has only its own devices, as on a real network.
+    pub(crate) lan: Netns,
+    pub(crate) dir: TempDir,
+}
+
+impl Lab {
+    /// Builds the topology of `mode` with three servers, nothing running yet.
+    pub(crate) fn new(mode: Mode) -> Lab {
+        Lab::with_queues(mode, 1)
+    }
+
+    /// As [`Lab::new`]; the director's device towards the client has `queues` queues (with DR always one, as veth has).
+    pub(crate) fn with_queues(mode: Mode, queues: u32) -> Lab {
+        let lab = Lab {
+            mode,
+            lvsd: None,
+            servers: (1..=3)
+                .map(|number| Server {
+                    name: format!("s{number}"),
+                    number,
+                    ns: Netns::new(&format!("s{number}")),
+                    nginx: None,
+                })
+                .collect(),
+            client: Netns::new("client"),
+            director: Netns::new("director"),
+            lan: Netns::new("lan"),
+            dir: TempDir::new(),
+        };
+        lab.lan.ip("link add br0 type bridge stp_state 0 forward_delay 0 mcast_snooping 0\nlink set br0 up");
+        for s in &lab.servers {
+            lab.plug(&s.ns, "s0", &s.name, &format!("02:00:00:00:00:1{}", s.number));
+            lab.configure_server(s);
+        }
+        match mode {
+            Mode::Nat => {
+                lab.plug(&lab.director, "i0", "dir", "02:00:00:00:00:01");
+                lab.client.ip(&format!(
+                    "link add c0 address 02:00:00:00:00:c0 numrxqueues {queues} numtxqueues {queues} type veth peer name o0 \
+                     numrxqueues {queues} numtxqueues {queues} netns {}",
+                    lab.director.name()
+                ));
+                lab.director.ip("link set o0 address 02:00:00:00:00:d0 up");
+                lab.client.ip("link set c0 up");
+            }
+            Mode::Dr => {
+                lab.plug(&lab.director, "d0", "dir", "02:00:00:00:00:01");
+                lab.plug(&lab.client, "c0", "cli", "02:00:00:00:00:c0");
+            }
+        }
+        lab.configure_ends();
+        lab
+    }
+
+    /// With nginx in every server.
+    pub(crate) fn with_nginx(mode: Mode) -> Lab {
+        let mut lab = Lab::new(mode);
+        lab.start_nginx();
+        lab
+    }
+
+    /// Starts nginx in every server.
+    pub(crate) fn start_nginx(&mut self) {
+        for s in &mut self.servers {
+            s.nginx = Some(Nginx::start(&s.ns, &s.name, self.dir.join(&s.name)));
+        }
+    }
+
+    /// Connects `ns` to the bridge: device `dev` there, bridge port `port`.
+    pub(crate) fn plug(&self, ns: &Netns, dev: &str, port: &str, mac: &str) {
+        self.lan.ip(&format!(
+            "link add {port} type veth peer name {dev} address {mac} netns {}\nlink set {port} master br0 up",
+            ns.name()
+        ));
+        ns.ip(&format!("link set {dev} up"));
+    }
+
+    fn configure_server(&self, s: &Server) {
+        let mut ip = String::new();
+        for family in Family::BOTH {
+            let p = plan(self.mode, family);
+            let nodad = if family == Family::V6 { " nodad" } else { "" };
+            let _ = writeln!(ip, "addr add {}/{} dev s0{nodad}", self.rip(family, s.number), p.lan_len);
+            let _ = match self.mode {
+                Mode::Nat => writeln!(ip, "route add default via {}", p.dip),
+                Mode::Dr => {
+                    writeln!(
+                        ip,
+                        "addr add {}/{} dev lo{nodad}",
+                        p.vip,
+                        if nodad.is_empty() { 32 } else { 128 }
+                    )
+                }
+            };
+        }
+        if self.mode == Mode::Dr {
+            // The director alone answers for the VIP (IPv6 never answers for an address on another device).
+            s.ns.sysctl("net.ipv4.conf.all.arp_ignore", "1");
+            s.ns.sysctl("net.ipv4.conf.all.arp_announce", "2");
+        }
+        s.ns.ip(&ip);
+    }
+
+    fn configure_ends(&self) {
+        let (mut client, mut director) = (String::new(), String::new());
+        let outer_dev = self.outer_dev();
+        for family in Family::BOTH {
+            let p = plan(self.mode, family);
+            let (nodad, host) = if family == Family::V6 { (" nodad", 128) } else { ("", 32) };
+            let _ = writeln!(client, "addr add {}/{} dev c0{nodad}", p.client, p.client_len);
+            let _ = writeln!(director, "addr add {}/{} dev {outer_dev}{nodad}", p.outer, p.client_len);
+            let _ = writeln!(director, "addr add {}/{host} dev {outer_dev}{nodad}", p.vip);
+            if self.mode == Mode::Nat {
+                let _ = writeln!(client, "route add default via {}", p.outer);
+                let _ = writeln!(director, "addr add {}/{} dev i0{nodad}", p.dip, p.lan_len);
+            }
+        }
+        self.director.sysctl("net.ipv4.ip_forward", "1");
+        self.director.sysctl("net.ipv6.conf.all.forwarding", "1");
+        // As with IPVS: only the device that has the VIP answers for it, and the VIP asks for nobody.
+        self.director.sysctl("net.ipv4.conf.all.arp_ignore", "1");
+        self.director.sysctl("net.ipv4.conf.all.arp_announce", "2");
+        self.client.ip(&client);
+        self.director.ip(&director);
+    }
+
+    /// The director's device towards the client.
+    pub(crate) fn outer_dev(&self) -> &'static str {
+        match self.mode {
+            Mode::Nat => "o0",
+            Mode::Dr => "d0",
+        }
+    }
+
+    /// The director's devices.
+    pub(crate) fn director_devs(&self) -> &'static [&'static str] {
+        match self.mode {
+            Mode::Nat => &["o0", "i0"],
+            Mode::Dr => &["d0"],
+        }
+    }
+
+    pub(crate) fn vip(&self, family: Family) -> IpAddr {
+        parse(plan(self.mode, family).vip)
+    }
+
+    /// The VIP with a port.
+    pub(crate) fn vip_port(&self, family: Family, port: u16) -> SocketAddr {
+        SocketAddr::new(self.vip(family), port)
+    }
+
+    /// The director's own address on the client's segment.
+    pub(crate) fn outer(&self, family: Family) -> IpAddr {
+        parse(plan(self.mode, family).outer)
+    }
+
+    /// The director's own address on the servers' segment.
+    pub(crate) fn dip(&self, family: Family) -> IpAddr {
+        parse(plan(self.mode, family).dip)
+    }
+
+    pub(crate) fn cip(&self, family: Family) -> IpAddr {
+        parse(plan(self.mode, family).client)
+    }
+
+    /// Address of server `number` (1, 2, 3).
+    pub(crate) fn rip(&self, family: Family, number: usize) -> IpAddr {
+        parse(&format!("{}{number}", plan(self.mode, family).rip))
+    }
+
+    /// The server called `name`.
+    pub(crate) fn server(&self, name: &str) -> &Server {
+        self.servers.iter().find(|s| s.name == name).unwrap_or_else(|| panic!("no server is called {name}"))
+    }
+
+    /// Starts the daemon in the director, ready to be configured.
+    pub(crate) fn start_lvsd(&mut self) {
+        self.start_lvsd_limited(20_000);
+    }
+
+    /// As [`Lab::start_lvsd`] with another limit of connections.
+    pub(crate) fn start_lvsd_limited(&mut self, limit: u32) {
+        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, limit));
+    }
+
+    /// The running daemon.
+    pub(crate) fn d(&self) -> &Lvsd {
+        self.lvsd.as_ref().expect("the daemon was started")
+    }
+
+    /// A service on the VIP with all three servers in the order s1, s2, s3, weights as given. `proto` is `-t` or `-u`.
+    /// With NAT the servers get `server_port`; with DR the port must be the service's.
+    pub(crate) fn service(
+        &self,
+        proto: &str,
+        service: SocketAddr,
+        scheduler: &str,
+        weights: [u32; 3],
+        server_port: u16,
+    ) {
+        let family = if service.is_ipv4() { Family::V4 } else { Family::V6 };
+        self.d().ctl_ok(&format!("-A {proto} {service} -s {scheduler}"));
+        for (s, weight) in self.servers.iter().zip(weights) {
+            let server = SocketAddr::new(self.rip(family, s.number), server_port);
+            let method = self.mode.flag();
+            self.d().ctl_ok(&format!("-a {proto} {service} -r {server} {method} -w {weight}"));
+        }
+    }
+
+    /// nftables in the director's place, for the harness's own tests: DNAT round robin over the servers, in order.
+    pub(crate) fn start_nft(&self, family: Family, port: u16, protocol: &str) -> Nft {
+        let servers: Vec<IpAddr> = self.servers.iter().map(|s| self.rip(family, s.number)).collect();
+        Nft::start(&self.director, self.vip(family), port, protocol, &servers)
+    }
+}
+
+impl Drop for Lab {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            if let Some(lvsd) = &self.lvsd {
+                lvsd.print_all(&self.director);
+            }
+            for s in &self.servers {
+                println!(
+                    "--- ip neigh, {}\n{}",
+                    s.name,
+                    String::from_utf8_lossy(&s.ns.try_sh("ip neigh").stdout)
+                );
+            }
+        }
+    }
+}
+
+fn parse(text: &str) -> IpAddr {
+    text.parse().unwrap_or_else(|e| panic!("{text}: {e}"))
+}
