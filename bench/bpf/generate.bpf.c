@@ -1,0 +1,79 @@
+/* SPDX-License-Identifier: GPL-2.0 */
+/*
+ * Fills a 60-byte UDP frame and sends it out of an interface. Driven by BPF_PROG_TEST_RUN with live frames, whose pages
+ * come back with whatever the last receiver wrote, so the whole frame is written each time.
+ *
+ * Flow f has source port 1024 + f % 50000 and source address base + f / 50000.
+ */
+#include <linux/bpf.h>
+#include <bpf/bpf_endian.h>
+#include <bpf/bpf_helpers.h>
+
+#define WORDS 15
+#define PORTS 50000
+
+const volatile __u32 frame[WORDS]; /* source address and port, and both checksums, are filled in here */
+const volatile __u32 ip_sum;       /* of the header without source address and checksum, host order */
+const volatile __u32 udp_sum;      /* of pseudo-header, header and data without source address, port and checksum */
+const volatile __u32 source;       /* host order */
+const volatile __u32 flows = 1;
+const volatile __u32 ifindex;
+const volatile __u64 limit; /* frames; 0: none */
+const volatile __u64 rate;  /* frames a second; 0: as many as go */
+
+struct state {
+	__u64 sent;
+	__u64 start;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct state);
+} state SEC(".maps");
+
+static __always_inline __u16 finish(__u32 sum)
+{
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+SEC("xdp")
+int generate(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 *out = data, zero = 0, flow, address, port, sum;
+	struct state *s = bpf_map_lookup_elem(&state, &zero);
+	__u8 *bytes = data;
+
+	if (!s || data + WORDS * 4 > end)
+		return XDP_ABORTED;
+	if (limit && s->sent >= limit)
+		return XDP_DROP;
+	if (rate) {
+		__u64 now = bpf_ktime_get_ns();
+
+		if (!s->start)
+			s->start = now;
+		if (s->sent > (now - s->start) / 1000 * rate / 1000000)
+			return XDP_DROP;
+	}
+	flow = s->sent++ % flows;
+	port = 1024 + flow % PORTS;
+	address = source + flow / PORTS;
+#pragma unroll
+	for (int i = 0; i < WORDS; i++)
+		out[i] = frame[i];
+	sum = (address >> 16) + (address & 0xffff);
+	*(__be16 *)(bytes + 24) = bpf_htons(finish(ip_sum + sum));
+	*(__be16 *)(bytes + 26) = bpf_htons(address >> 16);
+	*(__be16 *)(bytes + 28) = bpf_htons(address);
+	*(__be16 *)(bytes + 34) = bpf_htons(port);
+	sum = finish(udp_sum + sum + port);
+	*(__be16 *)(bytes + 40) = bpf_htons(sum ? sum : 0xffff);
+	return bpf_redirect(ifindex, 0);
+}
+
+char _license[] SEC("license") = "GPL";
