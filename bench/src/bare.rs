@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use lvsd::conn::Config;
 use lvsd::engine::{Frame, FrameHandler, Out, Verdict};
 use lvsd::io::afpacket::{AfPacketConfig, QueueStats, start};
-use lvsd::io::{BpfTables, ServiceObserver, TableShape};
+use lvsd::io::{BpfTables, TableShape};
 use lvsd::route::PortId;
 use lvsd::time::Now;
 

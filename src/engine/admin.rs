@@ -5,7 +5,7 @@ use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, MutexGuard};
 
 use ipvs_netlink::{
-    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, FwdMethod, Info, SVC_F_HASHED,
+    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, SVC_F_HASHED,
     SVC_F_PERSISTENT, SVC_F_SCHED1, SVC_F_SCHED2, Service as Config, ServiceEntry, ServiceKey, Stats, Sysctl,
     TIMEOUT_MAX, Timeouts, check_dest, check_service,
 };
@@ -75,12 +75,11 @@ impl Director {
         let (active, inactive) = line.conns();
         let (upper, lower) = line.thresholds();
         let raw = self.dests.stats(slot.id).since(slot.zero);
-        let local = self.routes.is_local(slot.addr.into(), slot.addr.into());
         DestEntry {
             dest: Dest {
                 addr: slot.addr,
                 port: slot.port,
-                method: if local { FwdMethod::Local } else { line.method() },
+                method: line.method(),
                 weight: i32::try_from(line.weight()).unwrap_or(i32::MAX),
                 upper,
                 lower,

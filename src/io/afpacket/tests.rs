@@ -15,8 +15,8 @@ use super::ring::RxRing;
 use super::*;
 use crate::conn::{Config, ConnTable, NewConn};
 use crate::engine::{Frame, Gso, Out, RxChecksum, Verdict};
-use crate::io::testnet::{Net, cannot, until};
 use crate::io::TableShape;
+use crate::io::testnet::{Net, cannot, until};
 use crate::time::{Now, Tick, ticks};
 use modes::{Addr, Family};
 
