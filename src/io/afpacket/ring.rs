@@ -153,7 +153,7 @@ impl Drop for RxRing {
 /// Room for frames that come by the socket's queue; allocated as needed, then kept.
 #[derive(Debug, Default)]
 struct LongFrames {
-    buffers: Vec<Box<[u8]>>,
+    buffers: Vec<Vec<u8>>,
     used: usize,
 }
 
@@ -165,7 +165,7 @@ impl LongFrames {
     /// Reads the next frame of the queue, which must have `length` bytes.
     fn receive(&mut self, fd: BorrowedFd<'_>, length: usize) -> Option<RxFrame> {
         if self.used == self.buffers.len() {
-            self.buffers.push(vec![0; LONG_ROOM].into_boxed_slice());
+            self.buffers.push(vec![0; LONG_ROOM]);
         }
         let buffer = self.buffers.get_mut(self.used)?;
         let from = LONG_HEAD - VNET_LEN;
