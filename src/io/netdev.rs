@@ -35,22 +35,37 @@ pub(crate) fn ethernet_index(name: &str) -> Result<u32, SetupError> {
     }
 }
 
+/// The interface's MTU in bytes.
+pub(crate) fn mtu(name: &str) -> Result<u32, SetupError> {
+    let failed = |e| SetupError::os(format!("interface {name}: asking for its MTU"), "CAP_NET_ADMIN", e);
+    let answer = ask(name, libc::SIOCGIFMTU).map_err(failed)?;
+    // SAFETY: the kernel filled this member of the union.
+    let mtu = unsafe { answer.ifr_ifru.ifru_mtu };
+    Ok(u32::try_from(mtu).unwrap_or(0))
+}
+
 fn hardware_type(name: &str) -> io::Result<u16> {
+    let answer = ask(name, libc::SIOCGIFHWADDR)?;
+    // SAFETY: the kernel filled this member of the union.
+    Ok(unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_family)
+}
+
+/// One of the requests that take an interface's name and answer in the same structure.
+fn ask(name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
     let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
     // SAFETY: ifreq is plain data for which zeros are a value.
-    let mut request: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
-    if name.len() >= request.ifr_name.len() {
+    let mut data: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
+    if name.len() >= data.ifr_name.len() {
         return Err(io::ErrorKind::InvalidInput.into());
     }
-    for (to, from) in request.ifr_name.iter_mut().zip(name.bytes()) {
+    for (to, from) in data.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: SIOCGIFHWADDR reads the name and writes the address of the ifreq that it is given.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), libc::SIOCGIFHWADDR, &raw mut request) } < 0 {
+    // SAFETY: the requests that we make read the name and write the rest of the ifreq that they are given.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut data) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: the kernel filled this member of the union.
-    Ok(unsafe { request.ifr_ifru.ifru_hwaddr }.sa_family)
+    Ok(data)
 }
 
 /// Held as long as a director works on an interface: an abstract Unix socket, which is a name of the network namespace

@@ -1,4 +1,4 @@
-//! The `AF_PACKET` port: TPACKET_V3 receive rings under a BPF classifier, sending by `sendmmsg` from the ring itself.
+//! The `AF_PACKET` port: TPACKET_V2 receive rings under a BPF classifier, sending by `sendmmsg` from the ring itself.
 //!
 //! Each of N workers has a ring on each interface (fanout by flow hash). Super-packets and partial checksums pass as they
 //! are, by the vnet header on both sides. A socket filter lets the ring see only what is ours; a program at the ingress
@@ -256,12 +256,12 @@ fn filter_fd(tables: &BpfTables) -> Result<OwnedFd, SetupError> {
 fn plan<'a>(
     config: &AfPacketConfig,
     name: &'a str,
-    index: u32,
+    (index, mtu): (u32, u32),
     filter: &'a OwnedFd,
     magic: u32,
 ) -> PortPlan<'a> {
     let filter = std::os::fd::AsFd::as_fd(filter);
-    PortPlan { name, index, workers: config.workers, ring: config.ring, filter, magic }
+    PortPlan { name, index, mtu, workers: config.workers, ring: config.ring, filter, magic }
 }
 
 #[cfg(test)]

@@ -1,39 +1,52 @@
-//! A TPACKET_V3 receive ring: blocks of frames that kernel and worker hand to each other.
+//! A TPACKET_V2 receive ring: slots that kernel and worker hand to each other, and, for what no slot can hold
+//! (super-packets), the socket's queue. `docs/afpacket.md` says why V2.
 
 use std::io;
-use std::marker::PhantomData;
-use std::mem::{offset_of, size_of};
+use std::mem::size_of;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use libc::{tpacket_block_desc, tpacket_hdr_v1, tpacket3_hdr};
+use libc::tpacket2_hdr;
 
 use super::socket::{option, read_option};
 use super::vnet::{VNET_LEN, VnetHdr};
 
 /// Bytes of the kernel's before each frame: its header and the link-layer address.
-const HEADER_LEN: usize = size_of::<tpacket3_hdr>().next_multiple_of(16) + size_of::<libc::sockaddr_ll>();
+const HEADER_LEN: usize = size_of::<tpacket2_hdr>().next_multiple_of(16) + size_of::<libc::sockaddr_ll>();
 /// Free bytes asked for before each frame; with what alignment adds at least 64 remain when two tags have been put back.
-const RESERVE: libc::c_uint = 70;
+const RESERVE: usize = 70;
+/// Where an Ethernet frame begins in its slot (`tp_mac`): the network header is aligned to 16 behind header and MAC header,
+/// then come the free bytes and the vnet header.
+const FRAME_AT: usize = (HEADER_LEN + 16).next_multiple_of(16) + RESERVE + VNET_LEN - 14;
+/// Bytes of the blocks that the kernel allocates slots in.
+const BLOCK: u32 = 256 << 10;
+/// Largest MTU that slots are made for; longer frames come by the socket's queue.
+const MAX_SLOT_MTU: u32 = 9216;
 /// Bytes of the two MAC addresses, behind which a tag goes.
 const MACS: usize = 12;
 const TAG: usize = 4;
 
+/// Long frames held at a time by one ring, and the room for each (head room included).
+const LONG_FRAMES: usize = 32;
+const LONG_HEAD: usize = 128;
+const LONG_ROOM: usize = LONG_HEAD + (64 << 10) + 64;
+/// Bytes of long frames (with the kernel's overhead) that may wait in the socket's queue.
+const LONG_QUEUE: libc::c_int = 16 << 20;
+/// Frames taken before those taken are sent and their slots given back.
+const MAX_BURST: usize = 512;
+
 /// Size of a ring.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RingShape {
-    /// Bytes of a block: a power of two, 256 KiB at least (a super-packet must fit in with its headers).
-    pub block_size: u32,
-    /// Blocks of each socket's ring; 2 at least.
-    pub blocks: u32,
-    /// Milliseconds after which a block that is not full is handed over; 1 at least.
-    pub block_timeout_ms: u32,
+    /// Frames that each socket's ring can hold, rounded up to whole blocks of 256 KiB; 64 at least. A frame takes 1728 bytes
+    /// where the MTU is 1500.
+    pub frames: u32,
 }
 
 impl Default for RingShape {
     fn default() -> RingShape {
-        RingShape { block_size: 256 << 10, blocks: 64, block_timeout_ms: 1 }
+        RingShape { frames: 8192 }
     }
 }
 
@@ -42,30 +55,44 @@ impl Default for RingShape {
 pub(super) struct RxRing {
     fd: OwnedFd,
     base: NonNull<u8>,
-    shape: RingShape,
-    current: u32,
+    length: usize,
+    slot: usize,
+    per_block: usize,
+    slots: usize,
+    current: usize,
+    long: LongFrames,
 }
 
 // SAFETY: the mapping belongs to this value alone; nothing in it is bound to a thread.
 unsafe impl Send for RxRing {}
 
+/// Bytes of a slot for frames of an MTU: an odd number of cache lines, so that slots spread over all sets of a cache.
+fn slot_size(mtu: u32) -> u32 {
+    let tags = 2 * TAG;
+    let lines = (FRAME_AT + 14 + tags + mtu.min(MAX_SLOT_MTU) as usize).div_ceil(64);
+    (lines | 1) as u32 * 64
+}
+
 impl RxRing {
-    /// Sets the ring up on a packet socket that is not bound yet.
-    pub(super) fn new(fd: OwnedFd, shape: RingShape) -> io::Result<RxRing> {
-        option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_VERSION, &libc::tpacket_versions::TPACKET_V3)?;
-        option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RESERVE, &RESERVE)?;
-        let request = libc::tpacket_req3 {
-            tp_block_size: shape.block_size,
-            tp_block_nr: shape.blocks,
-            // V3 packs frames of any length; this only has to divide the block
-            tp_frame_size: 2048,
-            tp_frame_nr: shape.block_size / 2048 * shape.blocks,
-            tp_retire_blk_tov: shape.block_timeout_ms,
-            tp_sizeof_priv: 0,
-            tp_feature_req_word: 0,
+    /// Sets the ring up on a packet socket that is not bound yet, for frames of an interface's MTU.
+    pub(super) fn new(fd: OwnedFd, shape: RingShape, mtu: u32) -> io::Result<RxRing> {
+        let packet = |name, value: libc::c_int| option(fd.as_fd(), libc::SOL_PACKET, name, &value);
+        packet(libc::PACKET_VERSION, libc::tpacket_versions::TPACKET_V2 as libc::c_int)?;
+        packet(libc::PACKET_RESERVE, RESERVE as libc::c_int)?;
+        // what does not fit a slot waits in the socket's queue
+        packet(libc::PACKET_COPY_THRESH, 1)?;
+        option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &LONG_QUEUE)?;
+        let slot = slot_size(mtu);
+        let per_block = BLOCK / slot;
+        let blocks = shape.frames.clamp(64, 1 << 20).div_ceil(per_block);
+        let request = libc::tpacket_req {
+            tp_block_size: BLOCK,
+            tp_block_nr: blocks,
+            tp_frame_size: slot,
+            tp_frame_nr: per_block * blocks,
         };
         option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_RX_RING, &request)?;
-        let length = shape.block_size as usize * shape.blocks as usize;
+        let length = BLOCK as usize * blocks as usize;
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping, wherever the kernel likes.
         let at = unsafe {
@@ -75,7 +102,9 @@ impl RxRing {
             return Err(io::Error::last_os_error());
         }
         let base = NonNull::new(at.cast::<u8>()).ok_or(io::ErrorKind::OutOfMemory)?;
-        Ok(RxRing { fd, base, shape, current: 0 })
+        let (slot, per_block, slots) =
+            (slot as usize, per_block as usize, per_block as usize * blocks as usize);
+        Ok(RxRing { fd, base, length, slot, per_block, slots, current: 0, long: LongFrames::default() })
     }
 
     pub(super) fn fd(&self) -> BorrowedFd<'_> {
@@ -84,52 +113,90 @@ impl RxRing {
 
     /// Frames that the kernel dropped for want of room since the last call.
     pub(super) fn take_drops(&self) -> u64 {
-        let mut stats = libc::tpacket_stats_v3 { tp_packets: 0, tp_drops: 0, tp_freeze_q_cnt: 0 };
+        let mut stats = libc::tpacket_stats { tp_packets: 0, tp_drops: 0 };
         let read = read_option(self.fd.as_raw_fd(), libc::SOL_PACKET, libc::PACKET_STATISTICS, &mut stats);
         if read.is_ok() { stats.tp_drops.into() } else { 0 }
     }
 
-    /// The next block, if the kernel has handed it over. Dropping the [`Block`] gives it back.
-    pub(super) fn block(&mut self) -> Option<Block<'_>> {
-        let offset = self.current as usize * self.shape.block_size as usize;
-        // SAFETY: `current` is below the number of blocks.
-        let base = unsafe { self.base.add(offset) };
-        // SAFETY: an aligned word in the mapping, which the kernel changes too.
-        let status = unsafe { AtomicU32::from_ptr(base.as_ptr().wrapping_add(BLOCK_STATUS).cast()) };
-        if status.load(Ordering::Acquire) & libc::TP_STATUS_USER == 0 {
+    /// What the kernel has handed over, if anything. Dropping the [`Burst`] gives its slots back.
+    pub(super) fn burst(&mut self) -> Option<Burst<'_>> {
+        if !self.handed_over(self.current) {
             return None;
         }
-        self.current = (self.current + 1) % self.shape.blocks;
-        // SAFETY: the kernel has written the block's header and leaves it alone until we give the block back.
-        let header = unsafe { base.as_ptr().wrapping_add(BLOCK_HEADER).cast::<tpacket_hdr_v1>().read() };
-        Some(Block {
-            base,
-            size: self.shape.block_size as usize,
-            next: header.offset_to_first_pkt as usize,
-            left: header.num_pkts,
-            status,
-            _ring: PhantomData,
-        })
+        Some(Burst { first: self.current, taken: 0, ring: self })
+    }
+
+    fn slot(&self, number: usize) -> *mut u8 {
+        let offset = number / self.per_block * BLOCK as usize + number % self.per_block * self.slot;
+        debug_assert!(offset + self.slot <= self.length);
+        self.base.as_ptr().wrapping_add(offset)
+    }
+
+    fn status(&self, number: usize) -> &AtomicU32 {
+        // SAFETY: the first, aligned word of a slot of the mapping, which the kernel changes too.
+        unsafe { AtomicU32::from_ptr(self.slot(number).cast()) }
+    }
+
+    fn handed_over(&self, number: usize) -> bool {
+        self.status(number).load(Ordering::Acquire) & libc::TP_STATUS_USER != 0
     }
 }
 
 impl Drop for RxRing {
     fn drop(&mut self) {
-        let length = self.shape.block_size as usize * self.shape.blocks as usize;
-        // SAFETY: the mapping made in `new`; blocks borrow the ring, so none is left.
-        let r = unsafe { libc::munmap(self.base.as_ptr().cast(), length) };
+        // SAFETY: the mapping made in `new`; bursts borrow the ring, so none is left.
+        let r = unsafe { libc::munmap(self.base.as_ptr().cast(), self.length) };
         debug_assert_eq!(r, 0);
     }
 }
 
-const BLOCK_HEADER: usize = offset_of!(tpacket_block_desc, hdr);
-const BLOCK_STATUS: usize = BLOCK_HEADER + offset_of!(tpacket_hdr_v1, block_status);
+/// Room for frames that come by the socket's queue; allocated as needed, then kept.
+#[derive(Debug, Default)]
+struct LongFrames {
+    buffers: Vec<Vec<u8>>,
+    used: usize,
+}
 
-/// A frame in a block.
+impl LongFrames {
+    fn has_room(&self) -> bool {
+        self.used < LONG_FRAMES
+    }
+
+    /// Reads the next frame of the queue, which must have `length` bytes.
+    fn receive(&mut self, fd: BorrowedFd<'_>, length: usize) -> Option<RxFrame> {
+        if self.used == self.buffers.len() {
+            self.buffers.push(vec![0; LONG_ROOM]);
+        }
+        let buffer = self.buffers.get_mut(self.used)?;
+        let from = LONG_HEAD - VNET_LEN;
+        let room = &mut buffer[from..];
+        let flags = libc::MSG_DONTWAIT | libc::MSG_TRUNC;
+        let mut got = -1;
+        // an interface that went down leaves its error before the frames: the second attempt gets past it
+        for _ in 0..2 {
+            // SAFETY: a buffer of our own, as long as we say.
+            got = unsafe { libc::recv(fd.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), flags) };
+            if got >= 0 {
+                break;
+            }
+        }
+        let whole = usize::try_from(got).is_ok_and(|got| got == VNET_LEN + length && got <= room.len());
+        if !whole {
+            return None;
+        }
+        self.used += 1;
+        // SAFETY: ten bytes, just received.
+        let vnet = unsafe { room.as_ptr().cast::<VnetHdr>().read_unaligned() };
+        let buf = NonNull::new(buffer.as_mut_ptr())?;
+        Some(RxFrame { buf, start: LONG_HEAD, end: LONG_HEAD + length, vnet })
+    }
+}
+
+/// A received frame.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxFrame {
     /// The first byte of the frame's buffer (head room, then the frame).
-    pub(super) buf: NonNull<u8>,
+    buf: NonNull<u8>,
     /// Bytes of head room.
     pub(super) start: usize,
     /// Bytes of the buffer: where the frame ends.
@@ -138,53 +205,61 @@ pub(super) struct RxFrame {
     pub(super) vnet: VnetHdr,
 }
 
-// SAFETY: the pointer is into a ring's mapping, which is bound to no thread; only `bytes` follows it.
+// SAFETY: the pointer is into a ring's memory, which is bound to no thread; only `bytes` follows it.
 unsafe impl Send for RxFrame {}
 
-/// A block that is ours for the moment.
-pub(super) struct Block<'r> {
-    base: NonNull<u8>,
-    size: usize,
-    next: usize,
-    left: u32,
-    status: &'r AtomicU32,
-    _ring: PhantomData<&'r mut RxRing>,
+/// Frames that are ours for the moment.
+pub(super) struct Burst<'r> {
+    ring: &'r mut RxRing,
+    first: usize,
+    taken: usize,
 }
 
-impl Block<'_> {
+impl Burst<'_> {
     /// The next frame, with its VLAN tag put back into it. The outer `None` is the end; the inner one stands for a frame
-    /// that the ring could not hold whole.
+    /// that could not be had whole.
     pub(super) fn next(&mut self) -> Option<Option<RxFrame>> {
-        if self.left == 0 || self.next + HEADER_LEN > self.size {
+        let ring = &mut *self.ring;
+        let number = ring.current;
+        if self.taken == MAX_BURST.min(ring.slots) || !ring.handed_over(number) {
             return None;
         }
-        let at = self.next;
-        // SAFETY: within the block by the check above; the kernel aligns frames' headers.
-        let header = unsafe { self.base.as_ptr().wrapping_add(at).cast::<tpacket3_hdr>().read() };
-        self.left -= 1;
-        self.next = at.saturating_add(header.tp_next_offset as usize);
-        let (mac, len) = (header.tp_mac as usize, header.tp_snaplen as usize);
-        if header.tp_snaplen < header.tp_len || mac < HEADER_LEN + VNET_LEN || at + mac + len > self.size {
-            return Some(None);
+        let at = ring.slot(number);
+        // SAFETY: the kernel has written the slot's header and leaves the slot alone until we give it back.
+        let header = unsafe { at.cast::<tpacket2_hdr>().read() };
+        if header.tp_status & libc::TP_STATUS_COPY != 0 && !ring.long.has_room() {
+            return None;
         }
-        // SAFETY: before the frame, by the check above.
-        let vnet = unsafe {
-            self.base.as_ptr().wrapping_add(at + mac - VNET_LEN).cast::<VnetHdr>().read_unaligned()
+        ring.current = if number + 1 == ring.slots { 0 } else { number + 1 };
+        self.taken += 1;
+        let frame = if header.tp_status & libc::TP_STATUS_COPY != 0 {
+            ring.long.receive(ring.fd.as_fd(), header.tp_len as usize)
+        } else {
+            short_frame(at, ring.slot, &header)
         };
-        // SAFETY: as above.
-        let buf = unsafe { self.base.add(at + HEADER_LEN) };
-        let start = mac - HEADER_LEN;
-        let mut frame = RxFrame { buf, start, end: start + len, vnet };
-        let variant = header.hv1;
-        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && len >= MACS {
+        let Some(mut frame) = frame else { return Some(None) };
+        if header.tp_status & libc::TP_STATUS_VLAN_VALID != 0 && frame.end - frame.start >= MACS {
             let tpid = match header.tp_status & libc::TP_STATUS_VLAN_TPID_VALID {
                 0 => 0x8100,
-                _ => variant.tp_vlan_tpid,
+                _ => header.tp_vlan_tpid,
             };
-            frame.put_tag(tpid, variant.tp_vlan_tci as u16);
+            frame.put_tag(tpid, header.tp_vlan_tci);
         }
         Some(Some(frame))
     }
+}
+
+/// The frame in a slot.
+fn short_frame(at: *mut u8, slot: usize, header: &tpacket2_hdr) -> Option<RxFrame> {
+    let (mac, len) = (usize::from(header.tp_mac), header.tp_snaplen as usize);
+    if header.tp_snaplen < header.tp_len || mac < HEADER_LEN + VNET_LEN + 2 * TAG || mac + len > slot {
+        return None;
+    }
+    // SAFETY: before the frame, by the check above.
+    let vnet = unsafe { at.wrapping_add(mac - VNET_LEN).cast::<VnetHdr>().read_unaligned() };
+    let buf = NonNull::new(at.wrapping_add(HEADER_LEN))?;
+    let start = mac - HEADER_LEN;
+    Some(RxFrame { buf, start, end: start + len, vnet })
 }
 
 impl RxFrame {
@@ -192,14 +267,19 @@ impl RxFrame {
     ///
     /// # Safety
     ///
-    /// The block must not have been given back, and no other slice of this frame may be in use.
+    /// The burst must not have been given back, and no other slice of this frame may be in use.
     pub(super) unsafe fn bytes<'a>(&self) -> &'a mut [u8] {
-        // SAFETY: inside the block, and only this frame's (the kernel lays frames out one behind the other).
+        // SAFETY: inside the slot or the buffer that belongs to this frame alone.
         unsafe { std::slice::from_raw_parts_mut(self.buf.as_ptr(), self.end) }
     }
 
+    /// The frame as it came, to be sent again.
+    pub(super) fn data(&self) -> *const u8 {
+        self.buf.as_ptr().wrapping_add(self.start)
+    }
+
     fn put_tag(&mut self, tpid: u16, tci: u16) {
-        // SAFETY: the block is ours and this is the first use of the frame.
+        // SAFETY: the burst is ours and this is the first use of the frame.
         let bytes = unsafe { self.bytes() };
         let from = self.start;
         bytes.copy_within(from..from + MACS, from - TAG);
@@ -211,8 +291,28 @@ impl RxFrame {
     }
 }
 
-impl Drop for Block<'_> {
+impl Drop for Burst<'_> {
     fn drop(&mut self) {
-        self.status.store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        let ring = &mut *self.ring;
+        for n in 0..self.taken {
+            ring.status((self.first + n) % ring.slots).store(libc::TP_STATUS_KERNEL, Ordering::Release);
+        }
+        ring.long.used = 0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slots_hold_a_full_frame_and_are_odd_in_cache_lines() {
+        for mtu in [68, 1280, 1500, 1501, 1600, 3000, 9000, 9216, 65535] {
+            let slot = slot_size(mtu) as usize;
+            assert!(slot >= FRAME_AT + 14 + 2 * TAG + mtu.min(MAX_SLOT_MTU) as usize);
+            assert_eq!((slot % 64, slot / 64 % 2), (0, 1), "mtu {mtu}: {slot}");
+            assert!(slot < BLOCK as usize / 16);
+        }
+        assert_eq!(slot_size(1500), 1728);
     }
 }

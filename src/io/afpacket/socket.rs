@@ -28,6 +28,7 @@ pub(super) struct PortSet {
 pub(super) struct PortPlan<'a> {
     pub(super) name: &'a str,
     pub(super) index: u32,
+    pub(super) mtu: u32,
     pub(super) workers: usize,
     pub(super) ring: RingShape,
     pub(super) filter: BorrowedFd<'a>,
@@ -69,13 +70,8 @@ impl PortPlan<'_> {
         shut(fd.as_fd()).map_err(|e| self.error("attaching a socket filter", e))?;
         set(libc::PACKET_IGNORE_OUTGOING, 1, "PACKET_IGNORE_OUTGOING")?;
         set(libc::PACKET_VNET_HDR, 1, "PACKET_VNET_HDR")?;
-        let ring = RxRing::new(fd, self.ring).map_err(|e| match e.raw_os_error() {
-            Some(libc::ENOMEM) => self.error(
-                &format!("a receive ring of {} blocks of {} bytes", self.ring.blocks, self.ring.block_size),
-                e,
-            ),
-            _ => self.error("making a receive ring", e),
-        })?;
+        let ring = RxRing::new(fd, self.ring, self.mtu)
+            .map_err(|e| self.error(&format!("making a receive ring for {} frames", self.ring.frames), e))?;
         bind(ring.fd(), self.index, libc::ETH_P_ALL as u16)
             .map_err(|e| self.error("binding a packet socket", e))?;
         if self.workers > 1 {

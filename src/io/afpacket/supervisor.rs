@@ -54,7 +54,8 @@ impl PortState {
         let index = netdev::ethernet_index(&self.name)?;
         let lock = PortLock::take(&self.name, index)?;
         let filter = filter_fd(tables)?;
-        let set = plan(config, &self.name, index, &filter, tables.magic()).make()?;
+        let mtu = netdev::mtu(&self.name)?;
+        let set = plan(config, &self.name, (index, mtu), &filter, tables.magic()).make()?;
         let classifier = Attachment::new(tables, &self.name, index, config.hook)?;
         self.attached = Some(Attached { index, _classifier: classifier, probe: set.probe, _lock: lock });
         Ok(set.sockets)

@@ -104,7 +104,7 @@ impl Lab {
     }
 
     fn config(workers: usize) -> AfPacketConfig {
-        let ring = RingShape { blocks: 16, ..RingShape::default() };
+        let ring = RingShape { frames: 2048 };
         let interfaces = vec![(PortId(0), "vd".into()), (PortId(1), "vs".into())];
         AfPacketConfig { ring, ..AfPacketConfig::new(interfaces, workers) }
     }
@@ -331,11 +331,10 @@ fn udp_frame(lab: &Lab, tags: &[u16], dst: [u8; 6], payload: &[u8]) -> Vec<u8> {
 /// Opens a packet socket that hears everything on an interface, by a ring of our own.
 fn capture(net: &Net, device: &str) -> RxRing {
     net.run(|| {
-        let shape = RingShape { blocks: 4, ..RingShape::default() };
         let fd = socket::packet_socket().unwrap();
         let on: libc::c_int = 1;
         socket::option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_VNET_HDR, &on).unwrap();
-        let ring = RxRing::new(fd, shape).unwrap();
+        let ring = RxRing::new(fd, RingShape { frames: 512 }, 1500).unwrap();
         socket::bind(ring.fd(), netdev::index(device).unwrap(), libc::ETH_P_ALL as u16).unwrap();
         ring
     })
@@ -345,13 +344,13 @@ fn capture(net: &Net, device: &str) -> RxRing {
 fn captured(ring: &mut RxRing, mark: &[u8]) -> Vec<u8> {
     let end = Instant::now() + Duration::from_secs(10);
     while Instant::now() < end {
-        let Some(mut block) = ring.block() else {
+        let Some(mut burst) = ring.burst() else {
             std::thread::sleep(Duration::from_millis(1));
             continue;
         };
-        while let Some(frame) = block.next() {
+        while let Some(frame) = burst.next() {
             let frame = frame.expect("whole frames");
-            // SAFETY: the block is still ours, and this is the only slice.
+            // SAFETY: the burst is still ours, and this is the only slice.
             let bytes = unsafe { frame.bytes() };
             if bytes[frame.start..].windows(mark.len()).any(|w| w == mark) {
                 return bytes[frame.start..].to_vec();

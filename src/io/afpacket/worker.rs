@@ -4,7 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::ring::{Block, RxFrame, RxRing};
+use super::ring::{Burst, RxFrame, RxRing};
 use super::socket::{PortSockets, read_option};
 use super::stats::Counters;
 use super::tx::{BATCH, Kind, TxQueue};
@@ -15,8 +15,6 @@ use crate::time::Now;
 
 /// Longest sleep: within this time a worker notices anything.
 const MAX_SLEEP_NS: u64 = 50_000_000;
-/// Blocks of one interface before the next has its turn.
-const BLOCKS_PER_TURN: usize = 2;
 /// How often the kernel's drop counters are read.
 const COUNTERS_NS: u64 = 1_000_000_000;
 
@@ -119,18 +117,13 @@ impl Worker {
     fn turn(&mut self) -> bool {
         let mut busy = false;
         for place in 0..self.rings.len() {
-            for _ in 0..BLOCKS_PER_TURN {
-                if !self.work_off_block(place) {
-                    break;
-                }
-                busy = true;
-            }
+            busy |= self.work_off_burst(place);
         }
         busy
     }
 
-    fn work_off_block(&mut self, place: usize) -> bool {
-        let Some(mut block) = self.rings[place].as_mut().and_then(RxRing::block) else {
+    fn work_off_burst(&mut self, place: usize) -> bool {
+        let Some(mut burst) = self.rings[place].as_mut().and_then(RxRing::burst) else {
             return false;
         };
         let mut desk = Desk {
@@ -142,12 +135,12 @@ impl Worker {
         };
         // what the core emits is kept until it has been sent
         let mut kept = Vec::new();
-        while desk.gather(&mut block, &mut self.batch) {
-            // SAFETY: frames of the block, which is given back after the flush below.
+        while desk.gather(&mut burst, &mut self.batch) {
+            // SAFETY: frames of the burst, which is given back after the flush below.
             unsafe { desk.judge(&mut self.batch, &mut kept) };
         }
         self.senders.iter_mut().for_each(Sender::flush);
-        drop(block);
+        drop(burst);
         true
     }
 
@@ -215,7 +208,7 @@ fn halves(sockets: PortSockets) -> (RxRing, (TxQueue, TxQueue)) {
     (sockets.rx, (TxQueue::new(sockets.tx, Kind::Send), TxQueue::new(sockets.back, Kind::Back)))
 }
 
-/// What frames of one block meet: the handler, then the queues that its verdicts name.
+/// What frames of one burst meet: the handler, then the queues that its verdicts name.
 struct Desk<'w> {
     place: usize,
     senders: &'w mut [Sender],
@@ -225,12 +218,12 @@ struct Desk<'w> {
 }
 
 impl Desk<'_> {
-    /// Takes the next frames of the block; false at its end.
-    fn gather(&mut self, block: &mut Block<'_>, batch: &mut Vec<RxFrame>) -> bool {
+    /// Takes the next frames of the burst; false at its end.
+    fn gather(&mut self, burst: &mut Burst<'_>, batch: &mut Vec<RxFrame>) -> bool {
         batch.clear();
         let (mut bytes, mut truncated) = (0, 0);
         while batch.len() < BATCH {
-            match block.next() {
+            match burst.next() {
                 None => break,
                 Some(None) => truncated += 1,
                 Some(Some(frame)) => {
@@ -243,7 +236,7 @@ impl Desk<'_> {
         counters.rx_frames.add(batch.len() as u64);
         counters.rx_bytes.add(bytes);
         counters.rx_truncated.add(truncated);
-        !batch.is_empty()
+        !batch.is_empty() || truncated > 0
     }
 
     /// Has the handler judge a batch and queues what is to be sent.
@@ -252,6 +245,9 @@ impl Desk<'_> {
     ///
     /// The frames must stay where they are until the queues have been flushed, and `kept` likewise.
     unsafe fn judge(&mut self, batch: &mut [RxFrame], kept: &mut Vec<Out>) {
+        if batch.is_empty() {
+            return;
+        }
         let port = self.senders[self.place].id;
         let mut frames: Vec<Frame<'_>> = Vec::with_capacity(batch.len());
         for f in batch.iter() {
@@ -276,10 +272,10 @@ impl Desk<'_> {
                 Verdict::Forward(out) => {
                     let frame = &frames[i];
                     let bytes = frame.buf.get(frame.start..frame.end).unwrap_or_default();
-                    // SAFETY: in the block, by this function's contract.
+                    // SAFETY: in the burst, by this function's contract.
                     unsafe { self.forward(out, bytes, frame.checksum, frame.gso) };
                 }
-                // SAFETY: in the block, by this function's contract.
+                // SAFETY: in the burst, by this function's contract.
                 Verdict::Pass => unsafe { self.put_back(&batch[i]) },
                 Verdict::Emitted | Verdict::Queued | Verdict::Drop(_) => {}
             }
@@ -334,8 +330,7 @@ impl Desk<'_> {
             sender.counters.pass_dropped.add(1);
             return;
         };
-        let data = frame.buf.as_ptr().wrapping_add(frame.start);
         // SAFETY: passed on to our caller.
-        unsafe { queue.push(data, frame.end - frame.start, frame.vnet, &sender.counters) };
+        unsafe { queue.push(frame.data(), frame.end - frame.start, frame.vnet, &sender.counters) };
     }
 }
