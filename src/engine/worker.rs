@@ -37,6 +37,8 @@ pub struct Worker {
     pub(super) icmp: Bucket,
     pub(super) ip_id: u16,
     parsed: Vec<Parsed>,
+    /// When the timers were last looked after.
+    ticked: Now,
 }
 
 impl std::fmt::Debug for Worker {
@@ -68,6 +70,7 @@ impl Worker {
             icmp: Bucket::default(),
             ip_id,
             parsed: Vec::with_capacity(BATCH),
+            ticked: Now::default(),
         }
     }
 
@@ -312,13 +315,14 @@ impl FrameHandler for Worker {
     }
 
     fn tick(&mut self, now: Now) {
+        self.ticked = now;
         self.director.note_time(now);
         self.expire(now);
         self.release_pending(now);
     }
 
-    fn next_deadline(&self, now: Now) -> Now {
+    fn next_deadline(&self, _: Now) -> Now {
         let wait = if self.pending.is_empty() { IDLE_TICK_NS } else { PENDING_TICK_NS };
-        Now(now.0.saturating_add(wait))
+        Now(self.ticked.0.saturating_add(wait))
     }
 }
