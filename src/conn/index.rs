@@ -277,6 +277,8 @@ impl Index {
     /// Tries to make a place in one of the key's buckets by moving other pairs to their other buckets. Takes locks itself,
     /// so somebody else may be quicker to use the place.
     pub(super) fn make_room(&self, p: &Place) {
+        // where there is a place and the caller still asks, that is meant for the key's companion: one more is needed
+        let more = self.free_word(p, None).is_some();
         let mut steps = [Step { bucket: 0, from: 0, pair: 0 }; SEARCH];
         let [b1, b2] = p.buckets();
         steps[0].bucket = b1;
@@ -287,11 +289,11 @@ impl Index {
         while at < found {
             let Some(step) = steps.get(at).copied() else { return };
             let Some(bucket) = self.bucket(step.bucket) else { return };
-            if bucket.iter().any(|w| w.load(Relaxed) == 0) {
+            let is_root = at < 2;
+            if !(is_root && more) && bucket.iter().any(|w| w.load(Relaxed) == 0) {
                 return self.shift(&steps, at);
             }
-            for w in bucket {
-                let pair = w.load(Relaxed);
+            for pair in bucket.iter().map(|w| w.load(Relaxed)).filter(|&pair| pair != 0) {
                 let to = other_bucket(step.bucket, pair_tag(pair), self.buckets);
                 let Some(next) = steps.get_mut(found) else { break };
                 if to != step.bucket {
