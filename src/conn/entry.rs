@@ -125,14 +125,15 @@ impl<'a> Entry<'a> {
     pub(super) fn has_key(self, key: &Key, out: bool) -> bool {
         match (self, key) {
             (Entry::V4(w), Key::V4([addrs, last])) => {
+                // both directions, and one chosen by a mask: half of all packets are replies, so a branch would be
+                // wrong half the time
                 let ports = w[V4_PORTS].load(Relaxed);
                 let client_virt = w[V4_CLIENT_VIRT].load(Relaxed);
-                if out {
-                    let real = w[V4_REAL_DEST].load(Relaxed) & !0xffff_ffff;
-                    real | client_virt >> 32 == *addrs && ports & PORTS_OUT_MASK == ports_out(*last)
-                } else {
-                    client_virt == *addrs && ports & PORTS_IN_MASK == ports_in(*last)
-                }
+                let real_client = w[V4_REAL_DEST].load(Relaxed) & !0xffff_ffff | client_virt >> 32;
+                let wrong_in = (client_virt ^ addrs) | (ports ^ ports_in(*last)) & PORTS_IN_MASK;
+                let wrong_out = (real_client ^ addrs) | (ports ^ ports_out(*last)) & PORTS_OUT_MASK;
+                let chosen = u64::from(out).wrapping_neg();
+                wrong_out & chosen | wrong_in & !chosen == 0
             }
             (Entry::V6(w), Key::V6([s1, s2, d1, d2, last])) => {
                 let ports = w[V6_PORTS].load(Relaxed);

@@ -31,7 +31,16 @@ type Overflow = BTreeSet<(u64, u64)>;
 pub(super) struct Place {
     pub(super) hash: u64,
     pub(super) tag: u32,
-    pub(super) buckets: [u32; 2],
+    // two fields and not an array: an array goes through memory, written in halves and read whole, and the look-up waits
+    // for that longer than for anything else
+    pub(super) first: u32,
+    pub(super) second: u32,
+}
+
+impl Place {
+    fn buckets(&self) -> [u32; 2] {
+        [self.first, self.second]
+    }
 }
 
 #[derive(Debug)]
@@ -79,7 +88,7 @@ impl Index {
     pub(super) fn place(&self, hash: u64) -> Place {
         let tag = tag(hash);
         let b = bucket(hash, self.buckets);
-        Place { hash, tag, buckets: [b, other_bucket(b, tag, self.buckets)] }
+        Place { hash, tag, first: b, second: other_bucket(b, tag, self.buckets) }
     }
 
     /// The words of a bucket; `None` only where there are no buckets.
@@ -93,16 +102,17 @@ impl Index {
         b as usize & (self.locks.len() - 1)
     }
 
-    fn moved(&self, p: &Place) -> [u32; 2] {
-        p.buckets.map(|b| self.moved.get(self.stripe(b)).map_or(0, |m| m.load(Acquire)))
+    #[inline(always)]
+    fn moved(&self, p: &Place) -> (u32, u32) {
+        let of = |b| self.moved.get(self.stripe(b)).map_or(0, |m| m.load(Acquire));
+        (of(p.first), of(p.second))
     }
 
     #[inline(always)]
     pub(super) fn prefetch(&self, p: &Place) {
-        for b in p.buckets {
-            if let Some(bucket) = self.bucket(b) {
-                mem::prefetch(&bucket[0]);
-            }
+        if let (Some(a), Some(b)) = (self.bucket(p.first), self.bucket(p.second)) {
+            mem::prefetch(&a[0]);
+            mem::prefetch(&b[0]);
         }
     }
 
@@ -110,21 +120,27 @@ impl Index {
     /// of them.
     #[inline(always)]
     pub(super) fn scan<T>(&self, p: &Place, mut f: impl FnMut(u64) -> Option<T>) -> Option<T> {
-        for b in p.buckets {
-            let Some(bucket) = self.bucket(b) else { continue };
-            // all eight compared without a branch: mostly one bucket has a match and the other none
-            let mut hits = 0u32;
-            for (i, w) in bucket.iter().enumerate() {
-                hits |= u32::from(pair_tag(w.load(Relaxed)) == p.tag) << i;
-            }
-            while hits != 0 {
-                let pair = bucket[hits.trailing_zeros() as usize % BUCKET_WORDS].load(Acquire);
-                hits &= hits - 1;
-                if pair_tag(pair) == p.tag
-                    && let Some(found) = f(pair)
-                {
-                    return Some(found);
-                }
+        let found = Index::scan_bucket(self.bucket(p.first)?, p.tag, &mut f);
+        if found.is_some() {
+            return found;
+        }
+        Index::scan_bucket(self.bucket(p.second)?, p.tag, &mut f)
+    }
+
+    #[inline(always)]
+    fn scan_bucket<T>(bucket: &Bucket, tag: u32, f: &mut impl FnMut(u64) -> Option<T>) -> Option<T> {
+        // all eight compared without a branch: mostly one matches or none
+        let mut hits = 0u32;
+        for (i, w) in bucket.iter().enumerate() {
+            hits |= u32::from(pair_tag(w.load(Relaxed)) == tag) << i;
+        }
+        while hits != 0 {
+            let pair = bucket[hits.trailing_zeros() as usize % BUCKET_WORDS].load(Acquire);
+            hits &= hits - 1;
+            if pair_tag(pair) == tag
+                && let Some(found) = f(pair)
+            {
+                return Some(found);
             }
         }
         None
@@ -158,7 +174,7 @@ impl Index {
     fn find_again<T>(
         &self,
         p: &Place,
-        mut before: [u32; 2],
+        mut before: (u32, u32),
         mut f: impl FnMut(u64) -> Option<T>,
     ) -> Option<T> {
         for _ in 0..REPEATS {
@@ -188,7 +204,7 @@ impl Index {
     /// Locks the stripes of one or two places.
     pub(super) fn lock(&self, places: &[&Place]) -> Locked<'_> {
         let mut stripes = [usize::MAX; 4];
-        let wanted = places.iter().flat_map(|p| p.buckets).map(|b| self.stripe(b));
+        let wanted = places.iter().flat_map(|p| p.buckets()).map(|b| self.stripe(b));
         for (s, wanted) in stripes.iter_mut().zip(wanted) {
             *s = wanted;
         }
@@ -209,16 +225,10 @@ impl Index {
         Locked { _guards: guards }
     }
 
-    /// A free word for the key: in the emptier of its buckets, the first if they are equal.
+    /// A free word for the key: in its first bucket if there is one, so that most look-ups need one bucket only.
     fn free_word(&self, p: &Place, but: Option<&AtomicU64>) -> Option<&AtomicU64> {
-        let free = |b: u32| {
-            let is_free = |w: &&AtomicU64| w.load(Relaxed) == 0 && but.is_none_or(|o| !std::ptr::eq(o, *w));
-            let mut free = self.bucket(b).into_iter().flatten().filter(is_free);
-            let first = free.next();
-            (first.is_some() as usize + free.count(), first)
-        };
-        let [(n1, w1), (n2, w2)] = p.buckets.map(free);
-        if n2 > n1 { w2 } else { w1 }
+        let mut words = p.buckets().into_iter().filter_map(|b| self.bucket(b)).flatten();
+        words.find(|w| w.load(Relaxed) == 0 && but.is_none_or(|o| !std::ptr::eq(o, *w)))
     }
 
     /// Free words for one or two keys, whose locks are held.
@@ -251,7 +261,7 @@ impl Index {
 
     /// Removes a pair, wherever it is; false if it is nowhere. Locks held.
     pub(super) fn take(&self, p: &Place, pair: u64) -> bool {
-        for w in p.buckets.iter().filter_map(|&b| self.bucket(b)).flatten() {
+        for w in p.buckets().into_iter().filter_map(|b| self.bucket(b)).flatten() {
             if w.load(Relaxed) == pair {
                 w.store(0, Release);
                 return true;
@@ -267,8 +277,10 @@ impl Index {
     /// Tries to make a place in one of the key's buckets by moving other pairs to their other buckets. Takes locks itself,
     /// so somebody else may be quicker to use the place.
     pub(super) fn make_room(&self, p: &Place) {
+        // where there is a place and the caller still asks, that is meant for the key's companion: one more is needed
+        let more = self.free_word(p, None).is_some();
         let mut steps = [Step { bucket: 0, from: 0, pair: 0 }; SEARCH];
-        let [b1, b2] = p.buckets;
+        let [b1, b2] = p.buckets();
         steps[0].bucket = b1;
         steps[1].bucket = b2;
         let mut found = 2;
@@ -277,11 +289,11 @@ impl Index {
         while at < found {
             let Some(step) = steps.get(at).copied() else { return };
             let Some(bucket) = self.bucket(step.bucket) else { return };
-            if bucket.iter().any(|w| w.load(Relaxed) == 0) {
+            let is_root = at < 2;
+            if !(is_root && more) && bucket.iter().any(|w| w.load(Relaxed) == 0) {
                 return self.shift(&steps, at);
             }
-            for w in bucket {
-                let pair = w.load(Relaxed);
+            for pair in bucket.iter().map(|w| w.load(Relaxed)).filter(|&pair| pair != 0) {
                 let to = other_bucket(step.bucket, pair_tag(pair), self.buckets);
                 let Some(next) = steps.get_mut(found) else { break };
                 if to != step.bucket {
@@ -337,7 +349,7 @@ impl Index {
 
     /// Whether `word` is the first in the key's buckets that holds its pair.
     fn is_right(&self, p: &Place, pair: u64, word: &AtomicU64) -> bool {
-        let mut words = p.buckets.iter().filter_map(|&b| self.bucket(b)).flatten();
+        let mut words = p.buckets().into_iter().filter_map(|b| self.bucket(b)).flatten();
         let first = words.find(|w| w.load(Relaxed) == pair);
         pair_tag(pair) == p.tag && first.is_some_and(|f| std::ptr::eq(f, word))
     }

@@ -8,12 +8,12 @@ use super::types::*;
 use crate::mem::Region;
 use crate::time::Tick;
 use modes::Family;
-use std::sync::atomic::Ordering::Relaxed;
-use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize};
+use std::sync::atomic::Ordering::{Acquire, Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, fence};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// How often an insertion makes room by moves before a key goes into the overflow map.
-const TRIES: usize = 3;
+const TRIES: usize = 4;
 /// Timers taken out under one hold of a shard's lock.
 const BATCH: usize = 32;
 /// How often [`ConnTable::remove`] gives way to an expiry that is being decided.
@@ -135,16 +135,14 @@ impl ConnTable {
     #[inline]
     pub fn lookup(&self, hash: u64, tuple: &Tuple) -> Option<(Conn<'_>, Direction)> {
         let half = self.half(tuple.family);
-        let key = Key::of(tuple, false);
-        half.index.find(&half.index.place(hash), |pair| half.check(pair, &key))
+        half.find(&half.index.place(hash), &Key::of(tuple, false))
     }
 
     /// The template for a client (`src`; `sport` 0) of a virtual service (`dst`, `dport`).
     pub fn lookup_template(&self, tuple: &Tuple) -> Option<Conn<'_>> {
         let half = self.half(tuple.family);
         let key = Key::of(tuple, true);
-        let place = half.index.place(key.hash(self.hash_key));
-        half.index.find(&place, |pair| half.check(pair, &key)).map(|(conn, _)| conn)
+        half.find(&half.key_place(&key), &key).map(|(conn, _)| conn)
     }
 
     /// Makes a connection. Of several workers that make the same at the same time one succeeds.
@@ -311,18 +309,32 @@ impl Half {
         Some((lock(shard), slot / self.ways()))
     }
 
-    /// The connection that a pair points to, if its key is the one looked for and it stays there while it is looked at.
+    /// The pair with the generation of the connection that it points to, if its key is the one looked for and the connection
+    /// stays there while it is looked at. (One word, and not a [`Conn`], so that it stays in a register.)
     #[inline(always)]
-    fn check(&self, pair: u64, key: &Key) -> Option<(Conn<'_>, Direction)> {
-        let slot = pair_slot(pair);
-        let out = pair & layout::PAIR_OUT != 0;
-        let conn = self.slots.conn(slot)?;
-        if !conn.entry.has_key(key, out) {
+    fn check(&self, pair: u64, key: &Key) -> Option<u64> {
+        let entry = self.slots.get(pair_slot(pair))?;
+        let before = entry.word();
+        if !before.is_live() || !entry.has_key(key, pair & layout::PAIR_OUT != 0) {
             return None;
         }
-        std::sync::atomic::fence(std::sync::atomic::Ordering::Acquire);
-        let direction = if out { Direction::Out } else { Direction::In };
-        conn.is_live().then_some((conn, direction))
+        fence(Acquire);
+        let after = entry.word();
+        let same = after.is_live() && after.generation() == before.generation();
+        same.then_some((before.generation() as u64) << 32 | pair & 0xffff_ffff)
+    }
+
+    /// What [`Half::check`] found.
+    #[inline(always)]
+    fn found(&self, checked: u64) -> Option<(Conn<'_>, Direction)> {
+        let slot = pair_slot(checked);
+        let conn = Conn { entry: self.slots.get(slot)?, slot, generation: (checked >> 32) as u32 };
+        Some((conn, if checked & layout::PAIR_OUT != 0 { Direction::Out } else { Direction::In }))
+    }
+
+    #[inline(always)]
+    fn find(&self, place: &Place, key: &Key) -> Option<(Conn<'_>, Direction)> {
+        self.found(self.index.find(place, |pair| self.check(pair, key))?)
     }
 
     pub(super) fn key_place(&self, key: &Key) -> Place {
@@ -331,7 +343,7 @@ impl Half {
 
     /// Whose key this is. Locks held.
     pub(super) fn owner(&self, place: &Place, key: &Key) -> Option<Conn<'_>> {
-        self.index.find_locked(place, |pair| self.check(pair, key)).map(|(conn, _)| conn)
+        self.found(self.index.find_locked(place, |pair| self.check(pair, key))?).map(|(conn, _)| conn)
     }
 
     fn insert(&self, now: Tick, new: &NewConn) -> Result<Conn<'_>, InsertError> {
@@ -339,6 +351,9 @@ impl Half {
         let place = self.key_place(&key);
         let out_key = (new.index_out && !new.is_template).then(|| Key::of(&new.tuple_out(), false));
         let out = out_key.map(|k| (k, self.key_place(&k)));
+        if let Some((_, p)) = &out {
+            self.index.prefetch(p);
+        }
         for tries in 0.. {
             let places = [&place, out.as_ref().map_or(&place, |(_, p)| p)];
             let locked = self.index.lock(&places);
@@ -406,6 +421,9 @@ impl Half {
         let mut places = [None, None];
         for (place, out) in places.iter_mut().zip([false, true]) {
             *place = entry.key(out).map(|key| self.key_place(&key));
+            if let Some(p) = place {
+                self.index.prefetch(p);
+            }
         }
         if let [Some(p), q] = &places {
             let _locked = self.index.lock(&[p, q.as_ref().unwrap_or(p)]);

@@ -33,7 +33,7 @@ fn spread(keys: impl Iterator<Item = Tuple>, n: u32) -> Spread {
             own.then_some(())
         });
         assert_eq!(found, Some(()), "slot {slot}");
-        let one = index::Place { buckets: [p.buckets[0]; 2], ..*p };
+        let one = index::Place { second: p.first, ..*p };
         first +=
             u32::from(index.scan(&one, |pair| (layout::pair_slot(pair) == slot).then_some(())).is_some());
     }
