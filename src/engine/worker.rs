@@ -20,7 +20,7 @@ use crate::time::{Now, ticks};
 /// Frames judged together.
 const BATCH: usize = 64;
 /// Entries whose timers are looked at in one tick.
-const EXPIRE_BUDGET: usize = 4096;
+const EXPIRE_BUDGET: usize = 256;
 /// Time between two ticks while nothing presses.
 const IDLE_TICK_NS: u64 = 50_000_000;
 /// Time between two looks at next hops that frames wait for.
@@ -240,10 +240,11 @@ impl Worker {
         }
     }
 
-    fn expire(&self, now: Now) {
+    /// Looks after timers that are due; whether there may be more.
+    fn expire(&self, now: Now) -> bool {
         let director = &*self.director;
         let mut ended = 0;
-        director.table.expire(now.tick(), EXPIRE_BUDGET, &mut |conn| {
+        let handled = director.table.expire(now.tick(), EXPIRE_BUDGET, &mut |conn| {
             if conn.is_template() && conn.controlled() > 0 {
                 return Expiry::Keep(ticks(TEMPLATE_EXTENSION_SECS));
             }
@@ -253,6 +254,7 @@ impl Worker {
             Expiry::Remove
         });
         self.counters().add(Count::ConnExpired, ended);
+        handled >= EXPIRE_BUDGET
     }
 }
 
@@ -315,9 +317,9 @@ impl FrameHandler for Worker {
     }
 
     fn tick(&mut self, now: Now) {
-        self.ticked = now;
         self.director.note_time(now);
-        self.expire(now);
+        let more = self.expire(now);
+        self.ticked = if more { Now(now.0.saturating_sub(IDLE_TICK_NS)) } else { now };
         self.release_pending(now);
     }
 

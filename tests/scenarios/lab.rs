@@ -219,7 +219,9 @@ impl Lab {
             let (nodad, host) = if family == Family::V6 { (" nodad", 128) } else { ("", 32) };
             let _ = writeln!(client, "addr add {}/{} dev c0{nodad}", p.client, p.client_len);
             let _ = writeln!(director, "addr add {}/{} dev {outer_dev}{nodad}", p.outer, p.client_len);
-            let _ = writeln!(director, "addr add {}/{host} dev {outer_dev}{nodad}", p.vip);
+            // Deprecated, so that the director itself never speaks from the virtual address where it has another one.
+            let vip_only = if family == Family::V6 { " preferred_lft 0" } else { "" };
+            let _ = writeln!(director, "addr add {}/{host} dev {outer_dev}{nodad}{vip_only}", p.vip);
             if self.mode == Mode::Nat {
                 let _ = writeln!(client, "route add default via {}", p.outer);
                 let _ = writeln!(director, "addr add {}/{} dev i0{nodad}", p.dip, p.lan_len);

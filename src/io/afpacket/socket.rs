@@ -80,8 +80,8 @@ impl PortPlan<'_> {
         Ok(ring)
     }
 
-    /// A socket to send by: straight to the device, or (`back`) by way of the egress hook with the mark that turns the
-    /// frame round there.
+    /// A socket to send by; with `back`, with the mark that turns the frame round at the egress hook. Not with
+    /// `PACKET_QDISC_BYPASS`: past the queueing layer the kernel drops a super-packet that the device cannot segment.
     fn sender(&self, back: bool) -> Result<OwnedFd, SetupError> {
         let fd = packet_socket().map_err(|e| self.error("opening a packet socket", e))?;
         let on: libc::c_int = 1;
@@ -92,9 +92,6 @@ impl PortPlan<'_> {
         if back {
             option(fd.as_fd(), libc::SOL_SOCKET, libc::SO_MARK, &self.magic)
                 .map_err(|e| self.error("SO_MARK", e))?;
-        } else {
-            option(fd.as_fd(), libc::SOL_PACKET, libc::PACKET_QDISC_BYPASS, &on)
-                .map_err(|e| self.error("PACKET_QDISC_BYPASS", e))?;
         }
         // protocol 0: it receives nothing
         bind(fd.as_fd(), self.index, 0).map_err(|e| self.error("binding a packet socket", e))?;
