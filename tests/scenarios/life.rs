@@ -204,7 +204,7 @@ fn servers_without_the_vip(mode: Mode, family: Family) {
             // The server's way back leads nowhere.
             Mode::Nat => s.ns.ip(match family {
                 Family::V4 => "route replace blackhole default",
-                Family::V6 => "route del default\nroute add blackhole default",
+                Family::V6 => "route del ::/0\nroute add blackhole ::/0",
             }),
         }
     }
