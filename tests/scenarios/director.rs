@@ -118,6 +118,18 @@ impl Lvsd {
         row.unwrap_or_else(|| panic!("no server {address} in {rows:?}")).clone()
     }
 
+    /// Connections that a server of a service has got since its statistics were zeroed.
+    #[track_caller]
+    pub(crate) fn connections_ever(&self, selector: &str, address: SocketAddr) -> u64 {
+        let text = self.ctl_ok(&format!("-L -n --stats --exact {selector}"));
+        let wanted = address.to_string();
+        let found = text.lines().find_map(|l| {
+            let mut f = l.split_whitespace();
+            (f.next() == Some("->") && f.next() == Some(&wanted)).then(|| f.next()?.parse().ok()).flatten()
+        });
+        found.unwrap_or_else(|| panic!("no statistics of {address} in\n{text}"))
+    }
+
     /// The connection table.
     #[track_caller]
     pub(crate) fn connections(&self) -> Vec<ConnRow> {
@@ -139,18 +151,19 @@ impl Lvsd {
             let out = self.ctl(line);
             let text = [out.stdout, out.stderr].concat();
             let text = String::from_utf8_lossy(&text);
+            // Of the counters, only those that counted.
+            let text: Vec<&str> = text.lines().filter(|l| line != "status" || !l.ends_with(" 0")).collect();
             println!("--- lvsctl {line}: {}\n{}", out.status, head(&text));
         }
         for line in ["ip neigh", "ip -s link", "ip addr", "ip route", "ip -6 route"] {
             println!("--- {line}, director\n{}", String::from_utf8_lossy(&ns.try_sh(line).stdout));
         }
-        println!("--- lvsd's log\n{}", head(&self.process.output()));
+        println!("--- lvsd's log\n{}", head(&self.process.output().lines().collect::<Vec<_>>()));
     }
 }
 
 /// The first lines of a long text.
-fn head(text: &str) -> String {
-    let lines: Vec<&str> = text.lines().collect();
+fn head(lines: &[&str]) -> String {
     match lines.len() {
         n if n > 120 => format!("{}\n… and {} lines more", lines[..120].join("\n"), n - 120),
         _ => lines.join("\n"),

@@ -193,14 +193,7 @@ impl Lab {
             let _ = writeln!(ip, "addr add {}/{} dev s0{nodad}", self.rip(family, s.number), p.lan_len);
             let _ = match self.mode {
                 Mode::Nat => writeln!(ip, "route add default via {}", p.dip),
-                Mode::Dr => {
-                    writeln!(
-                        ip,
-                        "addr add {}/{} dev lo{nodad}",
-                        p.vip,
-                        if nodad.is_empty() { 32 } else { 128 }
-                    )
-                }
+                Mode::Dr => writeln!(ip, "addr add {} dev lo", vip_address(p, family)),
             };
         }
         if self.mode == Mode::Dr {
@@ -216,12 +209,10 @@ impl Lab {
         let outer_dev = self.outer_dev();
         for family in Family::BOTH {
             let p = plan(self.mode, family);
-            let (nodad, host) = if family == Family::V6 { (" nodad", 128) } else { ("", 32) };
+            let nodad = if family == Family::V6 { " nodad" } else { "" };
             let _ = writeln!(client, "addr add {}/{} dev c0{nodad}", p.client, p.client_len);
             let _ = writeln!(director, "addr add {}/{} dev {outer_dev}{nodad}", p.outer, p.client_len);
-            // Deprecated, so that the director itself never speaks from the virtual address where it has another one.
-            let vip_only = if family == Family::V6 { " preferred_lft 0" } else { "" };
-            let _ = writeln!(director, "addr add {}/{host} dev {outer_dev}{nodad}{vip_only}", p.vip);
+            let _ = writeln!(director, "addr add {} dev {outer_dev}", vip_address(p, family));
             if self.mode == Mode::Nat {
                 let _ = writeln!(client, "route add default via {}", p.outer);
                 let _ = writeln!(director, "addr add {}/{} dev i0{nodad}", p.dip, p.lan_len);
@@ -340,6 +331,14 @@ impl Drop for Lab {
                 );
             }
         }
+    }
+}
+
+/// The VIP as an address of a device; never one to send from by choice (IPv6 prefers the closest prefix).
+fn vip_address(p: Plan, family: Family) -> String {
+    match family {
+        Family::V4 => format!("{}/32", p.vip),
+        Family::V6 => format!("{}/128 nodad preferred_lft 0", p.vip),
     }
 }
 

@@ -52,9 +52,9 @@ fn every_weight_is_zero(mode: Mode, family: Family) {
 fn refused(lab: &Lab, vip: SocketAddr, scheduler: &str, why: &str) {
     let before = lab.d().connections().len();
     let tcp = connect(&lab.client, vip, PATIENCE).expect_err("no server can take it");
-    assert_eq!(tcp.kind(), ErrorKind::ConnectionRefused, "{scheduler}, {why}: TCP");
+    assert_eq!(tcp.kind(), ErrorKind::ConnectionRefused, "{scheduler}, {why}: TCP: {tcp}");
     let datagram = udp_ask(&udp(&lab.client, vip), b"u").expect_err("no server can take it");
-    assert_eq!(datagram.kind(), ErrorKind::ConnectionRefused, "{scheduler}, {why}: UDP");
+    assert_eq!(datagram.kind(), ErrorKind::ConnectionRefused, "{scheduler}, {why}: UDP: {datagram}");
     assert_eq!(lab.d().connections().len(), before, "{scheduler}, {why}: an entry was left");
 }
 
