@@ -5,13 +5,14 @@ mod logging;
 mod options;
 
 use std::error::Error;
+use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
 
 use clap::Parser;
 use ipvs_netlink::Backend;
 use lvsd::control::state::StateFile;
-use lvsd::control::{Control, ControlSocket, Stop, systemd};
+use lvsd::control::{self, Control, ControlSocket, Stop, systemd};
 use lvsd::datapath::{self, Core, CoreConfig};
 use lvsd::engine::MAX_WORKERS;
 use tracing::{error, info};
@@ -47,10 +48,16 @@ fn main() -> ExitCode {
     }
 }
 
-/// `lvsd replay`: pcap in, pcap out.
+/// `lvsd replay`: pcap in, pcap out; what happened to the frames on standard output.
 fn run_replay(replay: &Replay) -> Result<(), Failure> {
-    // Call point of `lvsd::engine::replay`.
-    Err(format!("replay --in {}: not available in this version", replay.input.display()).into())
+    let done = control::replay::run(&replay.config, &replay.input, &replay.output)?;
+    let s = done.summary;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "read {} written {} passed {} dropped {}", s.read, s.written, s.passed, s.dropped)?;
+    for counter in Backend::counters(&*done.director).iter().filter(|c| c.value != 0) {
+        writeln!(out, "{} {}", counter.name, counter.value)?;
+    }
+    Ok(())
 }
 
 /// From the checks, which change nothing, to the orderly stop.

@@ -33,7 +33,7 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 pub(crate) struct Replay {
-    /// Configuration, in the format of a state file
+    /// Configuration: a state file's lines, and those of the network (see lvsd(8))
     #[arg(long, value_name = "FILE")]
     pub(crate) config: PathBuf,
     /// Capture to read

@@ -11,6 +11,7 @@
 
 mod error;
 mod recorder;
+pub mod replay;
 pub mod rtnl;
 mod server;
 mod socket;

@@ -62,7 +62,7 @@ impl Worker {
     }
 
     /// Sends a client's packet to its server.
-    pub(super) fn to_server(
+    pub(super) fn forward_to_server(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
@@ -106,7 +106,7 @@ impl Worker {
     }
 
     /// Sends a NAT server's packet back to its client.
-    pub(super) fn to_client(
+    pub(super) fn return_to_client(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
@@ -216,7 +216,7 @@ impl Worker {
     }
 
     /// Sends a frame that the core made to an IP address; `false` where there is no way.
-    pub(super) fn send_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
+    pub(super) fn emit_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
         let Way::Hop(id, hop) = self.way(now, (0, 0), family, to, 0, |_, _| ()) else { return false };
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
         let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };

@@ -74,7 +74,7 @@ pub struct ReplaySummary {
     pub dropped: u64,
 }
 
-/// Reads frames from `input`, gives each to `handler` as coming in by `port`, and writes what is sent by whatever port to
+/// Reads frames from `input`, gives each to `handler` as coming in by the port that `port` says, and writes what is sent by whatever port to
 /// `output` (nanosecond time stamps, Ethernet). Timers that fall between two packets run at their time.
 ///
 /// # Errors
@@ -83,7 +83,7 @@ pub struct ReplaySummary {
 pub fn replay(
     input: impl Read,
     output: impl Write,
-    port: PortId,
+    port: impl Fn(&[u8]) -> PortId,
     handler: &mut dyn FrameHandler,
 ) -> Result<ReplaySummary, ReplayError> {
     let mut reader = PcapReader::new(input).map_err(|error| ReplayError::Read { number: 0, error })?;
@@ -106,7 +106,7 @@ pub fn replay(
             None => {}
         }
         last = Some(now);
-        replay.packet(number, now, port, &packet)?;
+        replay.packet(number, now, port(&packet.data), &packet)?;
     }
     let Replay { writer, summary, .. } = replay;
     writer.into_writer().flush().map_err(|e| ReplayError::Write(PcapError::IoError(e)))?;

@@ -46,9 +46,9 @@ fn server(event: Event) -> u8 {
 
 #[track_caller]
 fn establish(rig: &mut Rig, sport: u16) -> u8 {
-    let k = server(rig.from_client(&to_vip(sport, SYN, b"")));
-    assert!(matches!(rig.from_server(k, &from_real(k, sport, SYN | ACK)), Event::Out(_)));
-    assert_eq!(server(rig.from_client(&to_vip(sport, ACK, b""))), k);
+    let k = server(rig.client(&to_vip(sport, SYN, b"")));
+    assert!(matches!(rig.server(k, &from_real(k, sport, SYN | ACK)), Event::Out(_)));
+    assert_eq!(server(rig.client(&to_vip(sport, ACK, b""))), k);
     k
 }
 
@@ -70,12 +70,12 @@ fn deleted_server_keeps_its_entries() {
     let mut rig = two_servers("-m");
     let k = establish(&mut rig, 40001);
     rig.cli(&format!("-d -t 10.0.0.1:80 -r 10.1.0.{k}:80"));
-    assert_eq!(rig.from_client(&to_vip(40001, PSH | ACK, b"x")), Event::Drop(Reason::DestinationGone));
+    assert_eq!(rig.client(&to_vip(40001, PSH | ACK, b"x")), Event::Drop(Reason::DestinationGone));
     assert_eq!(conns(&rig)[0].state, "ESTABLISHED");
     // (c) The server comes back: the connection goes on there, and counts there again.
     rig.advance(20);
     rig.cli(&format!("-a -t 10.0.0.1:80 -r 10.1.0.{k}:80 -m -w 1"));
-    assert_eq!(server(rig.from_client(&to_vip(40001, PSH | ACK, b"x"))), k);
+    assert_eq!(server(rig.client(&to_vip(40001, PSH | ACK, b"x"))), k);
     assert_eq!(counts(&rig)[usize::from(k) - 1], (1, 0));
 }
 
@@ -87,9 +87,9 @@ fn deleted_server_expires_its_entries_when_told_to() {
     rig.director.sysctls.set("expire_nodest_conn", "1").unwrap();
     let k = establish(&mut rig, 40001);
     rig.cli(&format!("-d -t 10.0.0.1:80 -r 10.1.0.{k}:80"));
-    assert_eq!(rig.from_client(&to_vip(40001, PSH | ACK, b"x")), Event::Pass);
+    assert_eq!(rig.client(&to_vip(40001, PSH | ACK, b"x")), Event::Pass);
     assert_eq!(conns(&rig), []);
-    let other = server(rig.from_client(&to_vip(40001, SYN, b"")));
+    let other = server(rig.client(&to_vip(40001, SYN, b"")));
     assert_ne!(other, k);
 }
 
@@ -103,11 +103,11 @@ fn weight_0_does_not_end_connections() {
         for _ in 0..20 {
             rig.advance(60);
             assert!(conns(&rig)[0].expires <= 840, "{family}");
-            assert_eq!(server(rig.from_client(&to_vip(40002, PSH | ACK, b"x"))), k);
+            assert_eq!(server(rig.client(&to_vip(40002, PSH | ACK, b"x"))), k);
             assert!(conns(&rig)[0].expires >= 899, "{:?}", conns(&rig));
         }
         for sport in 40003..40008 {
-            assert_ne!(server(rig.from_client(&to_vip(sport, SYN, b""))), k);
+            assert_ne!(server(rig.client(&to_vip(sport, SYN, b""))), k);
         }
         let drained = &rig.dests("-t 10.0.0.1:80")[usize::from(k) - 1];
         assert_eq!((drained.dest.weight, drained.active), (0, 1));
@@ -122,7 +122,7 @@ fn idle_beyond_the_timeout() {
         rig.director.set_timeouts(Timeouts { tcp: set, tcp_fin: 0, udp: 0 }).unwrap();
         let k = establish(&mut rig, 40010);
         rig.advance(idle);
-        let got = rig.from_client(&to_vip(40010, PSH | ACK, b"x"));
+        let got = rig.client(&to_vip(40010, PSH | ACK, b"x"));
         if lives {
             assert_eq!(server(got), k, "{set} {idle}");
         } else {
@@ -144,7 +144,7 @@ fn set_reaches_open_connections_at_their_next_packet() {
     rig.director.set_timeouts(Timeouts { tcp: 300, tcp_fin: 0, udp: 0 }).unwrap();
     rig.advance(400);
     assert_eq!(conns(&rig).len(), 1);
-    rig.from_client(&to_vip(40011, ACK, b""));
+    rig.client(&to_vip(40011, ACK, b""));
     assert!((299..=300).contains(&conns(&rig)[0].expires), "{:?}", conns(&rig));
     rig.advance(301);
     assert_eq!(conns(&rig), []);
@@ -169,7 +169,7 @@ fn partial_checksums_follow_the_addresses() {
         rig.cli(&format!("-a -t {v}:80 -r {r}:8080 -m"));
         let (client, vip, real) = (ip(client), ip(vip), ip(real));
         let complete = tcp(&Ip::new(client, vip), 40000, 80, SYN, b"");
-        let Event::Out(out) = rig.from_client(&complete) else { panic!() };
+        let Event::Out(out) = rig.client(&complete) else { panic!() };
         assert!(checksums_ok(&out[0].1));
 
         let mut partial = tcp(&Ip::new(client, vip), 40000, 80, PSH | ACK, b"hello");
@@ -196,8 +196,8 @@ fn partial_checksums_follow_the_addresses() {
 fn super_packets_pass_whole() {
     for method in ["-m", "-g"] {
         let mut rig = two_servers(method);
-        let k = server(rig.from_client(&to_vip(40020, SYN, b"")));
-        rig.from_client(&to_vip(40020, ACK, b""));
+        let k = server(rig.client(&to_vip(40020, SYN, b"")));
+        rig.client(&to_vip(40020, ACK, b""));
         let before = rig.dests("-t 10.0.0.1:80")[usize::from(k) - 1].stats;
         let data = vec![7; 20 * 1460];
         let mut big = to_vip(40020, PSH | ACK, &data);
@@ -219,10 +219,10 @@ fn super_packets_pass_whole() {
 fn half_visible_connections() {
     for method in ["-m", "-g"] {
         let mut rig = two_servers(method);
-        let k = server(rig.from_client(&to_vip(40030, SYN, b"")));
+        let k = server(rig.client(&to_vip(40030, SYN, b"")));
         for wait in [1, 2, 4] {
             rig.advance(wait);
-            assert_eq!(server(rig.from_client(&to_vip(40030, SYN, b""))), k);
+            assert_eq!(server(rig.client(&to_vip(40030, SYN, b""))), k);
             let list = conns(&rig);
             assert_eq!((list.len(), list[0].state.as_str()), (1, "SYN_RECV"));
         }
@@ -241,10 +241,10 @@ fn half_visible_connections() {
 fn changed_mac_takes_effect_at_once() {
     for method in ["-m", "-g"] {
         let mut rig = two_servers(method);
-        let k = server(rig.from_client(&to_vip(40040, SYN, b"")));
+        let k = server(rig.client(&to_vip(40040, SYN, b"")));
         let new = [2, 0, 0, 0, 9, k];
         rig.apply(neighbour(3, &format!("10.1.0.{k}"), Some(new)));
-        let Event::Out(f) = rig.from_client(&to_vip(40040, ACK, b"")) else { panic!() };
+        let Event::Out(f) = rig.client(&to_vip(40040, ACK, b"")) else { panic!() };
         assert_eq!(f[0].1[..6], new);
     }
 }
@@ -256,9 +256,9 @@ fn frames_wait_for_their_next_hop() {
     rig.cli("-d -t 10.0.0.1:80 -r 10.1.0.1:80");
     rig.apply(neighbour(3, "10.1.0.2", None));
     for sport in 0..16 {
-        assert_eq!(rig.from_client(&to_vip(41000 + sport, SYN, b"")), Event::Queued);
+        assert_eq!(rig.client(&to_vip(41000 + sport, SYN, b"")), Event::Queued);
     }
-    assert_eq!(rig.from_client(&to_vip(41100, SYN, b"")), Event::Drop(Reason::NextHopQueueFull));
+    assert_eq!(rig.client(&to_vip(41100, SYN, b"")), Event::Drop(Reason::NextHopQueueFull));
     rig.apply(neighbour(3, "10.1.0.2", Some([2, 0, 0, 0, 9, 9])));
     rig.advance_ms(10);
     let out = rig.outbox();
@@ -266,7 +266,7 @@ fn frames_wait_for_their_next_hop() {
     assert!(out.iter().all(|(p, f)| *p == S0 && f[..6] == [2, 0, 0, 0, 9, 9] && f[6..12] == S0_MAC));
     // Nobody answers: given up after three seconds, and counted.
     rig.apply(neighbour(3, "10.1.0.2", None));
-    assert_eq!(rig.from_client(&to_vip(41200, SYN, b"")), Event::Queued);
+    assert_eq!(rig.client(&to_vip(41200, SYN, b"")), Event::Queued);
     rig.advance(4);
     assert_eq!(rig.dropped(Reason::NextHopUnresolved), 1);
     assert_eq!(rig.outbox(), []);
@@ -277,7 +277,7 @@ fn record(rig: &mut Rig, base: u16) -> Vec<Option<u8>> {
         .map(|i| {
             let client = IpAddr::from([10, 2, (i >> 4) as u8, (i % 16 * 13 + 1) as u8]);
             let packet = tcp(&Ip::new(client, ip(VIP)), base, 80, SYN, b"");
-            match rig.from_client(&packet) {
+            match rig.client(&packet) {
                 Event::Out(f) if f.first().is_some_and(|f| f.0 == S0) => Some(f[0].1[5]),
                 _ => None,
             }
@@ -327,7 +327,7 @@ fn mh_with_weight_0_and_without_servers() {
 }
 
 fn close(rig: &mut Rig, sport: u16) {
-    rig.from_client(&to_vip(sport, RST, b""));
+    rig.client(&to_vip(sport, RST, b""));
     rig.advance(11);
 }
 
@@ -340,9 +340,9 @@ fn thresholds() {
     for sport in 0..4 {
         establish(&mut rig, 42000 + sport);
     }
-    assert!(port_unreachable(&rig.from_client(&to_vip(42010, SYN, b""))), "full");
+    assert!(port_unreachable(&rig.client(&to_vip(42010, SYN, b""))), "full");
     close(&mut rig, 42000);
-    assert!(port_unreachable(&rig.from_client(&to_vip(42011, SYN, b""))), "3 of 4: not below three quarters");
+    assert!(port_unreachable(&rig.client(&to_vip(42011, SYN, b""))), "3 of 4: not below three quarters");
     close(&mut rig, 42001);
     assert_eq!(establish(&mut rig, 42012), 1, "2 of 4");
     assert_eq!(establish(&mut rig, 42013), 1);
@@ -350,15 +350,15 @@ fn thresholds() {
     rig.cli("-e -t 10.0.0.1:80 -r 10.1.0.1:80 -m -w 1 -x 4 -y 2");
     for (sport, refused) in [(42002, true), (42003, true), (42012, false)] {
         close(&mut rig, sport);
-        let got = rig.from_client(&to_vip(sport + 1000, SYN, b""));
+        let got = rig.client(&to_vip(sport + 1000, SYN, b""));
         assert_eq!(port_unreachable(&got), refused, "after {sport}: {got:?}");
     }
     for sport in 0..3 {
-        let got = rig.from_client(&to_vip(42100 + sport, SYN, b""));
+        let got = rig.client(&to_vip(42100 + sport, SYN, b""));
         assert_eq!(port_unreachable(&got), sport == 2, "{got:?}");
     }
     rig.cli("-e -t 10.0.0.1:80 -r 10.1.0.1:80 -m -w 1 -x 0");
-    assert_eq!(server(rig.from_client(&to_vip(42200, SYN, b""))), 1, "lifted at once");
+    assert_eq!(server(rig.client(&to_vip(42200, SYN, b""))), 1, "lifted at once");
 }
 
 /// Case 43: never more than the threshold, whatever the number of workers.
@@ -414,14 +414,14 @@ fn all_weights_0() {
                 "-t" => to_vip(43000, SYN, b""),
                 _ => udp(&Ip::new(ip(CLIENT), ip(VIP)), 43000, 80, b"x"),
             };
-            let got = rig.from_client(&packet);
+            let got = rig.client(&packet);
             assert!(port_unreachable(&got), "{scheduler} {kind}: {got:?}");
             assert_eq!(conns(&rig), [], "{scheduler} {kind}");
             assert_eq!(rig.dropped(Reason::NoDestination), 1);
             for k in 1..=2 {
                 rig.cli(&format!("-e {kind} 10.0.0.1:80 -r 10.1.0.{k}:80 -m -w 1"));
             }
-            server(rig.from_client(&packet));
+            server(rig.client(&packet));
         }
     }
 }
@@ -433,7 +433,7 @@ fn hairpin_is_counted() {
     rig.cli("-A -t 10.0.0.1:80 -s rr");
     rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -m -w 1");
     let packet = tcp(&Ip::new(ip("10.1.0.1"), ip(VIP)), 50000, 80, SYN, b"");
-    assert_eq!(rig.from_server(1, &packet), Event::Drop(Reason::Hairpin));
+    assert_eq!(rig.server(1, &packet), Event::Drop(Reason::Hairpin));
 }
 
 /// A table that is full refuses new connections by name and lets the old ones go on.
@@ -445,9 +445,9 @@ fn full_table() {
     for sport in 0..8 {
         establish(&mut rig, 44000 + sport);
     }
-    assert_eq!(rig.from_client(&to_vip(44100, SYN, b"")), Event::Drop(Reason::TableFull));
+    assert_eq!(rig.client(&to_vip(44100, SYN, b"")), Event::Drop(Reason::TableFull));
     assert_eq!(counts(&rig), [(8, 0)]);
-    assert_eq!(server(rig.from_client(&to_vip(44003, ACK, b"x"))), 1);
+    assert_eq!(server(rig.client(&to_vip(44003, ACK, b"x"))), 1);
     rig.advance(901);
     assert_eq!(establish(&mut rig, 44100), 1);
 }
@@ -459,11 +459,11 @@ fn not_ours_is_passed() {
     let syn = to_vip(45000, SYN, b"");
     assert_eq!(rig.frame(C0, &ethernet([2, 0, 0, 0, 0, 0x77], GW_MAC, &syn)), Event::Pass);
     let ssh = tcp(&Ip::new(ip(CLIENT), ip("10.0.0.254")), 45001, 22, SYN, b"");
-    assert_eq!(rig.from_client(&ssh), Event::Pass);
+    assert_eq!(rig.client(&ssh), Event::Pass);
     let through = tcp(&Ip::new(ip(CLIENT), ip("10.1.0.1")), 45002, 80, SYN, b"");
-    assert_eq!(rig.from_client(&through), Event::Pass);
+    assert_eq!(rig.client(&through), Event::Pass);
     let back = tcp(&Ip::new(ip("10.1.0.1"), ip(CLIENT)), 80, 45002, SYN | ACK, b"");
-    assert_eq!(rig.from_server(1, &back), Event::Pass);
+    assert_eq!(rig.server(1, &back), Event::Pass);
     assert_eq!(conns(&rig), []);
 }
 

@@ -4,6 +4,7 @@
 mod cases;
 mod frames;
 mod packets;
+mod replay;
 mod rig;
 mod sequences;
 mod states;

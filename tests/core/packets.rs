@@ -60,11 +60,10 @@ pub fn section(name: &str) -> Vec<Line> {
         if let Some(command) = line.strip_prefix("# $ ") {
             if let Some((name, value)) =
                 command.strip_prefix("sysctl -w net.ipv4.vs.").and_then(|s| s.split_once('='))
+                && LATER_SYSCTLS.contains(&name)
             {
-                if LATER_SYSCTLS.contains(&name) {
-                    later = value != "0";
-                    continue;
-                }
+                later = value != "0";
+                continue;
             }
             lines.push(Line::Command(command.to_owned()));
         } else if let Some(comment) = line.strip_prefix("# ") {

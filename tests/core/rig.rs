@@ -209,11 +209,11 @@ impl Rig {
         out
     }
 
-    pub fn from_client(&mut self, packet: &[u8]) -> Event {
+    pub fn client(&mut self, packet: &[u8]) -> Event {
         self.frame(C0, &ethernet(C0_MAC, GW_MAC, packet))
     }
 
-    pub fn from_server(&mut self, k: u8, packet: &[u8]) -> Event {
+    pub fn server(&mut self, k: u8, packet: &[u8]) -> Event {
         self.frame(S0, &ethernet(S0_MAC, server_mac(k), packet))
     }
 

@@ -26,7 +26,7 @@ impl Script {
     fn client(&mut self, a: (IpAddr, u16), v: (IpAddr, u16), flags: u8) -> Event {
         let ip = Ip::new(a.0, v.0);
         let packet = if self.udp { udp(&ip, a.1, v.1, b"x") } else { tcp(&ip, a.1, v.1, flags, b"") };
-        self.rig.from_client(&packet)
+        self.rig.client(&packet)
     }
 
     /// One connection; the server's number or what came back instead.
@@ -61,7 +61,7 @@ impl Script {
 
     fn server(&mut self, k: u8, real: IpAddr, a: (IpAddr, u16), port: u16, flags: u8) {
         let packet = tcp(&Ip::new(real, a.0), port, a.1, flags, b"");
-        let got = self.rig.from_server(k, &packet);
+        let got = self.rig.server(k, &packet);
         assert!(matches!(&got, Event::Out(f) if f.len() == 1 && f[0].0 == C0), "{got:?}");
     }
 }

@@ -64,11 +64,11 @@ impl Case {
         let event = match direction {
             "c>s" => {
                 let packet = build(Ip::new(client, vip), 30000, 1001);
-                self.rig.from_client(&packet)
+                self.rig.client(&packet)
             }
             "s>c" => {
                 let packet = build(Ip::new(server, client), 1001, 30000);
-                self.rig.from_server(1, &packet)
+                self.rig.server(1, &packet)
             }
             d => panic!("unknown direction {d}"),
         };

@@ -63,7 +63,7 @@ type Sent = Vec<(u64, Vec<u8>)>;
 
 fn run(packets: &[(u64, &[u8], u32)]) -> (Result<ReplaySummary, ReplayError>, Sent, Toy) {
     let (mut out, mut toy) = (Vec::new(), Toy::default());
-    let result = replay(&file(packets)[..], &mut out, PortId(0), &mut toy);
+    let result = replay(&file(packets)[..], &mut out, |_| PortId(0), &mut toy);
     let mut reader = PcapReader::new(&out[..]).unwrap();
     let mut sent = Vec::new();
     while let Some(p) = reader.next_packet() {
@@ -97,7 +97,7 @@ fn a_cut_capture_names_the_packet() {
 #[test]
 fn bad_files_are_refused() {
     let message =
-        |bytes: &[u8]| replay(bytes, Vec::new(), PortId(0), &mut Toy::default()).unwrap_err().to_string();
+        |bytes: &[u8]| replay(bytes, Vec::new(), |_| PortId(0), &mut Toy::default()).unwrap_err().to_string();
     assert!(message(b"not a capture file at all").starts_with("packet 0: "));
     let good = file(&[(1, &[0; 20], 20)]);
     assert!(message(&good[..good.len() - 1]).starts_with("packet 1: "));
