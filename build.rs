@@ -4,6 +4,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 fn main() {
+    if std::env::var_os("CARGO_FEATURE_DAEMON").is_none() {
+        return;
+    }
     let dir = Path::new("modes/bpf");
     println!("cargo::rerun-if-changed=modes/bpf");
     println!("cargo::rerun-if-env-changed=CLANG");

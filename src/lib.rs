@@ -5,9 +5,12 @@
 #![deny(unsafe_code)]
 
 pub mod conn;
+#[cfg(feature = "daemon")]
 pub mod control;
+#[cfg(feature = "daemon")]
 pub mod datapath;
 pub mod engine;
+#[cfg(feature = "daemon")]
 pub mod io;
 #[allow(unsafe_code)]
 pub mod mem;

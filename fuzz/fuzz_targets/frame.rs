@@ -69,12 +69,13 @@ fuzz_target!(|data: &[u8]| {
             1 => drop(rig.frame(S0, now)),
             2 | 3 => drop(rig.frame(C0, &ethernet(C0_MAC, GW_MAC, *op, now))),
             4 | 5 => drop(rig.frame(S0, &ethernet(S0_MAC, server_mac(1 + op / 64), *op, now))),
-            6 => rig.advance_ms(u64::from(*len) * 100),
+            6 => rig.leap(u64::from(*len)),
             _ => configure(&mut rig, now),
         }
     }
     // All timers run out: no entry is left, and no server counts one.
-    rig.advance(1000);
+    rig.leap(1000);
+    rig.leap(1000);
     assert_eq!(rig.director.table.len(modes::Family::V4), 0);
     assert_eq!(rig.director.table.len(modes::Family::V6), 0);
     for service in ipvs_netlink::Backend::services(&*rig.director) {
