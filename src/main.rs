@@ -12,7 +12,7 @@ use std::sync::Arc;
 use clap::Parser;
 use ipvs_netlink::Backend;
 use lvsd::control::state::StateFile;
-use lvsd::control::{self, Control, ControlSocket, Stop, systemd};
+use lvsd::control::{self, Control, ControlSocket, Prepared, Stop, systemd};
 use lvsd::datapath::{self, Core, CoreConfig};
 use lvsd::engine::MAX_WORKERS;
 use tracing::{error, info};
@@ -63,7 +63,8 @@ fn run_replay(replay: &Replay) -> Result<(), Failure> {
 /// From the checks, which change nothing, to the orderly stop.
 fn run_daemon(options: &Options) -> Result<(), Failure> {
     options.check()?;
-    let socket = ControlSocket::bind(&options.socket, options.socket_group.as_deref())?;
+    ControlSocket::check(&options.socket)?;
+    let prepared = Prepared::new()?;
     let core = Core::new(core_config(options)?)?;
     let director: Arc<dyn Backend> = core.director.clone();
     let state = match options.state_file() {
@@ -72,7 +73,8 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     };
     // The data path first: who finds the socket there finds a director at work.
     let datapath = if options.control_only { None } else { Some(core.start()?) };
-    let control = Control::start(socket, director, state)?;
+    let socket = ControlSocket::bind(&options.socket, options.socket_group.as_deref())?;
+    let control = Control::start(prepared, socket, director, state)?;
     info!(socket = %options.socket.display(), control_only = options.control_only, "ready");
     systemd::notify("READY=1");
     let why = control.wait();

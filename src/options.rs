@@ -233,7 +233,7 @@ mod tests {
         for (words, parts) in [
             ("lvsd --max-connections 0", &["--max-connections", "0", "67108864"][..]),
             ("lvsd --max-connections 67108865", &["--max-connections", "67108865", "67108864"]),
-            ("lvsd --workers 257", &["--workers", "257", "1 to 256"]),
+            ("lvsd --workers 65", &["--workers", "65", "1 to 64"]),
             ("lvsd --datapath dpdk", &["--datapath", "dpdk", "afpacket"]),
             ("lvsd --nosuch", &["--nosuch"]),
             ("lvsd replay --in x", &["--config", "--out"]),

@@ -321,7 +321,7 @@ fn the_callback_may_keep_and_may_use_the_table() {
         let template = t.get(conn.template().unwrap()).unwrap();
         template.touch(Tick(6), 20);
         t.rearm(template.id(), Tick(6));
-        assert_eq!(conn.try_set(conn.word(), 9, 1), Ok(()), "state changes go on");
+        assert_eq!(conn.try_set(conn.word(), 9, 1), Err(conn.word()), "its state stands still");
         Expiry::Remove
     };
     assert_eq!(t.expire(Tick(6), 100, &mut on_expire), 2);

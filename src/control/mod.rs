@@ -65,19 +65,19 @@ pub struct Control {
     stops: mpsc::Receiver<Stop>,
 }
 
-impl Control {
-    /// Starts the thread: it serves clients of `socket`, catches signals and, with `state`, writes changes to disk.
+/// A control thread to be: signals are caught from here on, and wait until it runs.
+#[derive(Debug)]
+pub struct Prepared {
+    runtime: tokio::runtime::Runtime,
+    signals: Vec<(&'static str, Signal)>,
+}
+
+impl Prepared {
+    /// Begins to catch signals.
     ///
     /// # Errors
     /// [`ControlError::Runtime`].
-    pub fn start(
-        socket: ControlSocket,
-        backend: Arc<dyn Backend>,
-        state: Option<StateFile>,
-    ) -> Result<Self, ControlError> {
-        let (sender, stops) = mpsc::sync_channel(1);
-        let stopper = Stopper(sender);
-        let quit = Arc::new(Notify::new());
+    pub fn new() -> Result<Self, ControlError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -90,6 +90,25 @@ impl Control {
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(ControlError::Runtime)?
         };
+        Ok(Self { runtime, signals })
+    }
+}
+
+impl Control {
+    /// Starts the thread: it serves clients of `socket`, heeds signals and, with `state`, writes changes to disk.
+    ///
+    /// # Errors
+    /// [`ControlError::Runtime`].
+    pub fn start(
+        prepared: Prepared,
+        socket: ControlSocket,
+        backend: Arc<dyn Backend>,
+        state: Option<StateFile>,
+    ) -> Result<Self, ControlError> {
+        let Prepared { runtime, signals } = prepared;
+        let (sender, stops) = mpsc::sync_channel(1);
+        let stopper = Stopper(sender);
+        let quit = Arc::new(Notify::new());
         let run = run(socket, backend, state, signals, stopper.clone(), quit.clone());
         let thread = thread::Builder::new()
             .name("control".to_owned())

@@ -33,6 +33,21 @@ pub struct ControlSocket {
 const TURN: Duration = Duration::from_secs(2);
 
 impl ControlSocket {
+    /// Whether [`ControlSocket::bind`] would find the place free, so that a second daemon ends before it touches anything.
+    ///
+    /// # Errors
+    /// [`ControlError::InUse`], [`ControlError::NotASocket`], [`ControlError::Socket`].
+    pub fn check(path: &Path) -> Result<(), ControlError> {
+        let fail =
+            |what| move |e: Errno| ControlError::Socket { path: path.to_owned(), what, source: e.into() };
+        let addr = SocketAddrUnix::new(path).map_err(fail("is no path for a socket (at most 107 bytes)"))?;
+        match fs::symlink_metadata(path) {
+            Ok(meta) if meta.file_type().is_socket() => is_left_over(path, &addr),
+            Ok(_) => Err(ControlError::NotASocket(path.to_owned())),
+            Err(_) => Ok(()),
+        }
+    }
+
     /// Makes the socket: mode 0600, or with a group 0660 and that group. A file that a killed daemon left is replaced.
     ///
     /// # Errors
@@ -42,11 +57,9 @@ impl ControlSocket {
         let fail =
             |what| move |e: Errno| ControlError::Socket { path: path.to_owned(), what, source: e.into() };
         let addr = SocketAddrUnix::new(path).map_err(fail("is no path for a socket (at most 107 bytes)"))?;
-        let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let make = || socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None);
         // Two daemons that start at the same time must not both take the file for a left-over.
         let _turn = take_turn(parent(path)).map_err(fail("can't open its directory"))?;
-        let fd = make().map_err(fail("can't make a socket"))?;
+        let fd = seqpacket().map_err(fail("can't make a socket"))?;
         match bind(&fd, &addr) {
             Ok(()) => {}
             Err(Errno::ADDRINUSE) => {
@@ -58,12 +71,7 @@ impl ControlSocket {
                 if !meta.file_type().is_socket() {
                     return Err(ControlError::NotASocket(path.to_owned()));
                 }
-                let probe = make().map_err(fail("can't make a socket"))?;
-                match connect(&probe, &addr) {
-                    // Refused, or gone meanwhile: nobody listens. All else (even a full queue) is a living server.
-                    Err(Errno::CONNREFUSED | Errno::NOENT) => {}
-                    _ => return Err(ControlError::InUse(path.to_owned())),
-                }
+                is_left_over(path, &addr)?;
                 match rustix::fs::unlink(path) {
                     Ok(()) | Err(Errno::NOENT) => {}
                     Err(e) => return Err(fail("can't remove what a stopped daemon left")(e)),
@@ -105,6 +113,25 @@ impl Drop for ControlSocket {
         if ours {
             let _ = fs::remove_file(&self.path);
         }
+    }
+}
+
+fn seqpacket() -> Result<OwnedFd, Errno> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)
+}
+
+/// Whether nobody listens on a socket's file any more.
+fn is_left_over(path: &Path, addr: &SocketAddrUnix) -> Result<(), ControlError> {
+    let probe = seqpacket().map_err(|e| ControlError::Socket {
+        path: path.to_owned(),
+        what: "can't make a socket",
+        source: e.into(),
+    })?;
+    match connect(&probe, addr) {
+        // Refused, or gone meanwhile: nobody listens. All else (even a full queue) is a living server.
+        Err(Errno::CONNREFUSED | Errno::NOENT) => Ok(()),
+        _ => Err(ControlError::InUse(path.to_owned())),
     }
 }
 

@@ -148,7 +148,7 @@ fn started(dir: &Dir, state: bool) -> (Control, Arc<Memory>) {
     let backend = Arc::new(Memory::default());
     let socket = ControlSocket::bind(&dir.file("s"), None).unwrap();
     let state = state.then(|| StateFile::load(&dir.file("state"), &*backend).unwrap());
-    (Control::start(socket, backend.clone(), state).unwrap(), backend)
+    (Control::start(Prepared::new().unwrap(), socket, backend.clone(), state).unwrap(), backend)
 }
 
 #[test]
