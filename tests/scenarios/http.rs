@@ -101,6 +101,27 @@ fn rr_is_exact_over_several_queues() {
     }
 }
 
+matrix!(the_director_is_a_server_too);
+/// Local node: one of the servers is the director itself, and gets its share by its own stack.
+fn the_director_is_a_server_too(mode: Mode, family: Family) {
+    if !probe::ready() {
+        return;
+    }
+    let mut lab = Lab::with_nginx(mode);
+    let _local = crate::servers::Nginx::start(&lab.director, "director", lab.dir.join("director"));
+    lab.start_lvsd();
+    let vip = lab.vip_port(family, 80);
+    lab.d().ctl_ok(&format!("-A -t {vip} -s rr"));
+    let local = SocketAddr::new(lab.dip(family), 80);
+    lab.d().ctl_ok(&format!("-a -t {vip} -r {local} -g"));
+    for s in &lab.servers[..2] {
+        let rip = SocketAddr::new(lab.rip(family, s.number), 80);
+        lab.d().ctl_ok(&format!("-a -t {vip} -r {rip} {}", mode.flag()));
+    }
+    spread::sequence(&curl(&lab.client, vip, 30), &["s2", "s1", "director"]).expect("rr's sequence");
+    assert_eq!(lab.d().connections_ever(&format!("-t {vip}"), local), 10);
+}
+
 /// NAT changes ports too, and two services may share servers.
 #[test]
 fn nat_translates_ports() {

@@ -122,6 +122,29 @@ fn a_deleted_server_comes_back(mode: Mode, family: Family) {
     assert_eq!((row.active, row.inactive), (1, 0), "the connection counts for the server again");
 }
 
+matrix!(a_deleted_server_is_told_of);
+/// Field case 3 (b), expire_nodest_conn on: the client learns at once, and the connection's place is free.
+fn a_deleted_server_is_told_of(mode: Mode, family: Family) {
+    if !probe::ready() {
+        return;
+    }
+    let (lab, _servers, vip) = echo_lab(mode, family);
+    lab.d().ctl_ok("sysctl expire_nodest_conn=1");
+    let mut c = Echo::open(&lab.client, vip).expect("a connection");
+    c.say(b"before").expect("an echo");
+    let client = source(&c);
+    let gone = c.server.clone();
+    lab.d().ctl_ok(&format!("-d -t {vip} -r {}", address(&lab, family, lab.server(&gone))));
+    let start = std::time::Instant::now();
+    let end = c.say(b"anybody there?").expect_err("its server is deleted");
+    assert_eq!(end.kind(), std::io::ErrorKind::ConnectionReset, "after {:?}: {end}", start.elapsed());
+    assert!(start.elapsed() < secs(3), "the client learns of it after {:?}", start.elapsed());
+    until("the entry is gone", secs(5), || lab.d().connection_of(client).is_none().then_some(()));
+    for _ in 0..4 {
+        assert_ne!(Echo::open(&lab.client, vip).expect("a connection").server, gone);
+    }
+}
+
 matrix!(idle_longer_than_the_timeout);
 /// Field case 7: within the timeout data goes on to the same server, later the client is told at once.
 fn idle_longer_than_the_timeout(mode: Mode, family: Family) {

@@ -37,8 +37,10 @@ fn servers_are_reached_past_the_service(family: Family) {
 
     for round in 0..3 {
         // Through the service, so that entries to the very same servers are there.
+        client_ports(&lab, "40000 59999");
         spread::sequence(&curl(&lab.client, web, 3), &spread::RR).expect("rr's sequence");
         udp_ask(&udp(&lab.client, echo), b"through the service").expect("an echo");
+        client_ports(&lab, "10000 29999");
         for s in &lab.servers {
             let rip = lab.rip(family, s.number);
             let direct = curl(&lab.client, SocketAddr::new(rip, 80), 5);
@@ -68,6 +70,12 @@ fn servers_are_reached_past_the_service(family: Family) {
         "entries for what is not ours: {entries:?}"
     );
     assert_eq!(entries.len(), 3 * 3 + 3, "one entry for each connection through the services");
+}
+
+/// The ports that the client's connections come from. Those through the service and those past it must differ: a server's
+/// reply to a port that still has an entry cannot be told from a reply of that entry (nor can the kernel's IPVS).
+fn client_ports(lab: &Lab, range: &str) {
+    lab.client.sysctl("net.ipv4.ip_local_port_range", range);
 }
 
 /// Every kind of traceroute shows the director and then the server: time-exceeded errors are made by the director's
