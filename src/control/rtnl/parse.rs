@@ -259,6 +259,10 @@ fn neighbour(m: &NeighbourMessage) -> Option<Event> {
 
 /// The priority of a policy routing rule other than the kernel's own three.
 pub(super) fn odd_rule(m: &RuleMessage) -> Option<u32> {
+    // A dump of all families names multicast routing's rules too.
+    if !matches!(m.header.family, AddressFamily::Inet | AddressFamily::Inet6) {
+        return None;
+    }
     let (mut priority, mut table, mut selects) = (0, u32::from(m.header.table), false);
     for a in &m.attributes {
         match a {
