@@ -58,10 +58,10 @@ pub(crate) struct Options {
     /// How packets are received and sent
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DatapathKind::Auto)]
     pub(crate) datapath: DatapathKind,
-    /// An interface to serve on (may be repeated) [default: those that lead to configured addresses]
+    /// An interface to serve on (may be repeated) [default: every Ethernet interface that is up and no port of a bridge or bond]
     #[arg(long = "interface", value_name = "IF")]
     pub(crate) interfaces: Vec<String>,
-    /// Where maps and programs are pinned
+    /// Where maps and programs will be pinned (nothing is in this version)
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lvsd")]
     pub(crate) pin_dir: PathBuf,
     /// IPv4 connections that the table holds
