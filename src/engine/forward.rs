@@ -62,7 +62,7 @@ impl Worker {
     }
 
     /// Sends a client's packet to its server.
-    pub(super) fn to_server(
+    pub(super) fn forward_to_server(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
@@ -70,7 +70,7 @@ impl Worker {
         target: Target,
     ) -> Verdict {
         if target.method == FwdMethod::Tunnel {
-            return self.to_tunnel(now, frame, p, target.dest);
+            return self.forward_to_tunnel(now, frame, p, target.dest);
         }
         let director = self.director.clone();
         let line = director.dests.line(target.dest);
@@ -109,7 +109,7 @@ impl Worker {
     }
 
     /// Sends a NAT server's packet back to its client.
-    pub(super) fn to_client(
+    pub(super) fn return_to_client(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
@@ -231,7 +231,7 @@ impl Worker {
     }
 
     /// Sends a frame that the core made to an IP address; `false` where there is no way.
-    pub(super) fn send_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
+    pub(super) fn emit_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
         let Way::Hop(id, hop) = self.way(now, (0, 0), family, to, 0, |_, _| ()) else { return false };
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
         matches!(self.emit(now, id, &hop, data), Verdict::Emitted | Verdict::Queued)

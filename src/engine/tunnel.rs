@@ -41,7 +41,13 @@ struct Path {
 
 impl Worker {
     /// Sends a client's packet to a tunnel server.
-    pub(super) fn to_tunnel(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, dest: DestId) -> Verdict {
+    pub(super) fn forward_to_tunnel(
+        &mut self,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        dest: DestId,
+    ) -> Verdict {
         let director = self.director.clone();
         let line = director.dests.line(dest);
         let Some(how) = encapsulation(line.tunnel()) else { return Verdict::Drop(Reason::MethodMissing) };

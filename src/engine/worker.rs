@@ -141,7 +141,7 @@ impl Worker {
         let nat = conn.method() == FwdMethod::Masq as u8;
         self.progress(now, p, &conn, if nat { View::Input } else { View::InputOnly });
         let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
-        self.to_server(now, frame, p, target)
+        self.forward_to_server(now, frame, p, target)
     }
 
     /// Whether a SYN on this connection begins another one with the same ports.
@@ -165,7 +165,7 @@ impl Worker {
             director.dests.count_out(self.index, conn.dest(), pkts, bytes);
         }
         self.progress(now, p, conn, View::Output);
-        self.to_client(now, frame, p, conn)
+        self.return_to_client(now, frame, p, conn)
     }
 
     /// A packet without a connection.
@@ -183,11 +183,11 @@ impl Worker {
                 self.count_in(conn.dest(), frame, p);
                 conn.count_packet();
                 let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
-                self.to_server(now, frame, p, target)
+                self.forward_to_server(now, frame, p, target)
             }
             Scheduled::Once(target) => {
                 self.count_in(target.dest, frame, p);
-                self.to_server(now, frame, p, target)
+                self.forward_to_server(now, frame, p, target)
             }
             Scheduled::Refused(Reason::NoDestination) => self.unreachable(now, frame, p),
             Scheduled::Refused(reason) => Verdict::Drop(reason),
