@@ -69,8 +69,12 @@ fn datagram(v6: bool, data: &[u8]) -> Vec<u8> {
     udp(&Ip::new(client(v6), vip(v6)), 30000, 80, data)
 }
 
-fn from_client(packet: &[u8]) -> Vec<u8> {
+fn on_wire(packet: &[u8]) -> Vec<u8> {
     ethernet(C0_MAC, GW_MAC, packet)
+}
+
+fn send(rig: &mut Rig, packet: &[u8]) -> Event {
+    rig.frame(C0, &on_wire(packet))
 }
 
 /// An outer packet, as its server unwraps it. Panics where a stack would drop it.
@@ -181,15 +185,15 @@ fn filling(v6: bool, length: usize) -> Vec<u8> {
 fn full_size_packets() {
     every(|v6, outer_v6, how, overhead| {
         let mut rig = rig(v6, outer_v6, how);
-        one(rig.from_client(&segment(v6, 40000, SYN, b"")));
+        one(send(&mut rig, &segment(v6, 40000, SYN, b"")));
         let fits = 1500 - overhead;
         for length in [fits + 1, 1500] {
             let packet = segment(v6, 40000, ACK, &filling(v6, length));
-            let event = rig.from_client(&packet);
+            let event = send(&mut rig, &packet);
             assert_eq!(told(&event, &packet), fits as u32, "{v6} {outer_v6} {how}");
         }
         let packet = segment(v6, 40000, ACK, &filling(v6, fits));
-        let out = unwrap(&one(rig.from_client(&packet)));
+        let out = unwrap(&one(send(&mut rig, &packet)));
         assert_eq!((out.inner, out.length), (aged(&packet), 1500));
         assert_eq!((rig.dropped(Reason::TooBig), rig.counted(Count::IcmpSent)), (2, 2));
         assert_eq!(rig.counted(Count::Tunnel), 2);
@@ -242,11 +246,11 @@ fn packets_without_df_arrive_in_outer_fragments() {
             let mut ip = Ip::new(client(false), vip(false));
             ip.df = false;
             let packet = tcp(&ip, 40000, 80, SYN, &filling(false, 1500));
-            let Event::Out(frames) = rig.from_client(&packet) else { panic!() };
+            let Event::Out(frames) = send(&mut rig, &packet) else { panic!() };
             assert_eq!(unwrap(&reassemble(&frames, 1500)).inner, aged(&packet));
             assert_eq!((rig.counted(Count::Fragmented), rig.counted(Count::Tunnel)), (1, 1));
             // The next one has another identification.
-            let Event::Out(next) = rig.from_client(&packet) else { panic!() };
+            let Event::Out(next) = send(&mut rig, &packet) else { panic!() };
             let id = if outer_v6 { 58..62 } else { 18..20 };
             assert_ne!(next[0].1[id.clone()], frames[0].1[id]);
         }
@@ -262,16 +266,16 @@ fn ipv6_over_a_small_mtu() {
             let left = 1300 - shim - if outer_v6 { 40 } else { 20 };
             let mut rig = rig(true, outer_v6, how);
             rig.apply(link(3, "s0", S0_MAC, 1300));
-            one(rig.from_client(&segment(true, 40000, SYN, b"")));
+            one(send(&mut rig, &segment(true, 40000, SYN, b"")));
             let big = segment(true, 40000, ACK, &filling(true, 1281));
             let least = segment(true, 40000, ACK, &filling(true, 1280));
-            assert_eq!(told(&rig.from_client(&big), &big), 1280);
-            let Event::Out(frames) = rig.from_client(&least) else { panic!() };
+            assert_eq!(told(&send(&mut rig, &big), &big), 1280);
+            let Event::Out(frames) = send(&mut rig, &least) else { panic!() };
             let whole = if left < 1280 { reassemble(&frames, 1300) } else { frames[0].1.clone() };
             assert_eq!(unwrap(&whole).inner, aged(&least));
 
             rig.director.sysctls.set("tunnel_ipv6_min_mtu", "0").unwrap();
-            let event = rig.from_client(&big);
+            let event = send(&mut rig, &big);
             if outer_v6 {
                 assert_eq!(event, Event::Drop(Reason::TunnelMtu));
             } else {
@@ -282,7 +286,7 @@ fn ipv6_over_a_small_mtu() {
     // Less than IPv6 itself needs: nothing can be sent.
     let mut rig = rig(false, true, "-i");
     rig.apply(link(3, "s0", S0_MAC, 1279));
-    assert_eq!(rig.from_client(&segment(false, 40000, SYN, b"")), Event::Drop(Reason::TunnelMtu));
+    assert_eq!(send(&mut rig, &segment(false, 40000, SYN, b"")), Event::Drop(Reason::TunnelMtu));
 }
 
 fn own_address(v6: bool, host: &str) -> IfAddr {
@@ -297,14 +301,14 @@ fn outer_source() {
     every(|v6, outer_v6, how, _| {
         let mut rig = rig(v6, outer_v6, how);
         for sport in 20_000..20_100 {
-            let out = unwrap(&one(rig.from_client(&segment(v6, sport, SYN, b""))));
+            let out = unwrap(&one(send(&mut rig, &segment(v6, sport, SYN, b""))));
             assert_eq!(out.src, director(outer_v6));
             assert_eq!(out.dst, ip(real(outer_v6).rsplit_once(':').unwrap().0.trim_matches(['[', ']'])));
         }
         let old = own_address(outer_v6, "254");
         rig.apply(rt::Event::AddrNew(own_address(outer_v6, "99")));
         rig.apply(rt::Event::AddrGone { ifindex: 3, addr: old.addr, prefix: old.prefix });
-        let out = unwrap(&one(rig.from_client(&segment(v6, 20_000, ACK, b""))));
+        let out = unwrap(&one(send(&mut rig, &segment(v6, 20_000, ACK, b""))));
         assert_eq!(out.src, own_address(outer_v6, "99").addr);
     });
 }
@@ -316,7 +320,7 @@ fn no_outer_source() {
     for (ifindex, addr, prefix) in [(2, "10.0.0.254", 24), (2, "10.0.0.1", 32), (3, "10.1.0.254", 24)] {
         rig.apply(rt::Event::AddrGone { ifindex, addr: ip(addr), prefix });
     }
-    assert_eq!(rig.from_client(&segment(true, 40000, SYN, b"")), Event::Drop(Reason::NoTunnelSource));
+    assert_eq!(send(&mut rig, &segment(true, 40000, SYN, b"")), Event::Drop(Reason::NoTunnelSource));
 }
 
 /// Case 33: a service and its servers of different families, by tunnels and by nothing else; lists show both.
@@ -324,7 +328,7 @@ fn no_outer_source() {
 fn mixed_families() {
     every(|v6, outer_v6, how, _| {
         let mut rig = rig(v6, outer_v6, how);
-        let out = unwrap(&one(rig.from_client(&segment(v6, 40000, SYN, b""))));
+        let out = unwrap(&one(send(&mut rig, &segment(v6, 40000, SYN, b""))));
         let want = match (how, v6) {
             ("-i", false) => 4,
             ("-i", true) => 41,
@@ -345,7 +349,7 @@ fn mixed_families() {
             let _ = rig.try_cli(&format!("-d -t {} -r {}", service(v6), other_real(outer_v6)));
         }
         // What the connection was made with, it keeps.
-        unwrap(&one(rig.from_client(&segment(v6, 40000, ACK, b""))));
+        unwrap(&one(send(&mut rig, &segment(v6, 40000, ACK, b""))));
     });
 }
 
@@ -359,9 +363,9 @@ fn persistence_across_families() {
             let server = if v6 { format!("10.1.0.{k}") } else { format!("[2001:db8:1::{k}]") };
             rig.cli(&format!("-a -t {} -r {server}:80 -i", service(v6)));
         }
-        let Event::Out(first) = rig.from_client(&segment(v6, 40000, SYN, b"")) else { panic!() };
+        let Event::Out(first) = send(&mut rig, &segment(v6, 40000, SYN, b"")) else { panic!() };
         for sport in 40001..40005 {
-            let Event::Out(next) = rig.from_client(&segment(v6, sport, SYN, b"")) else { panic!() };
+            let Event::Out(next) = send(&mut rig, &segment(v6, sport, SYN, b"")) else { panic!() };
             assert_eq!(next[0].1[..6], first[0].1[..6]);
         }
         let servers: Vec<_> = conns(&rig).iter().map(|c| c.dest.0).collect();
@@ -388,8 +392,7 @@ fn partial_checksums_are_completed_inside() {
             let mut partial = packet.clone();
             make_partial(&mut partial);
             assert_ne!(partial, packet);
-            let (event, notes) =
-                rig.frame_behind(64, C0, &from_client(&partial), (RxChecksum::Partial, None));
+            let (event, notes) = rig.frame_behind(64, C0, &on_wire(&partial), (RxChecksum::Partial, None));
             assert_eq!(unwrap(&one(event)).inner, aged(&packet));
             assert_eq!(notes, (RxChecksum::Complete, None));
         }
@@ -401,7 +404,7 @@ fn cut(rig: &mut Rig, packet: &[u8], size: u16) -> Vec<Unwrapped> {
     let mut partial = packet.to_vec();
     make_partial(&mut partial);
     let notes = (RxChecksum::Partial, Some(Gso { size }));
-    match rig.frame_behind(64, C0, &from_client(&partial), notes).0 {
+    match rig.frame_behind(64, C0, &on_wire(&partial), notes).0 {
         Event::Out(frames) => frames.iter().map(|(_, f)| unwrap(f)).collect(),
         e => panic!("{e:?}"),
     }
@@ -412,7 +415,7 @@ fn cut(rig: &mut Rig, packet: &[u8], size: u16) -> Vec<Unwrapped> {
 fn super_packets_are_cut_before_they_are_wrapped() {
     every(|v6, outer_v6, how, overhead| {
         let mut rig = rig(v6, outer_v6, how);
-        one(rig.from_client(&segment(v6, 40000, SYN, b"")));
+        one(send(&mut rig, &segment(v6, 40000, SYN, b"")));
         let headers = if v6 { 60 } else { 40 };
         let size = 1500 - overhead - headers;
         let data: Vec<u8> = (0..20 * size + 100).map(|i| (i * 7) as u8).collect();
@@ -421,7 +424,7 @@ fn super_packets_are_cut_before_they_are_wrapped() {
         assert_eq!(segments.len(), 21);
         let mut got: Vec<u8> = Vec::new();
         for (i, s) in segments.iter().enumerate() {
-            assert!(s.length <= 1500 && checksums_ok(&from_client(&s.inner)));
+            assert!(s.length <= 1500 && checksums_ok(&on_wire(&s.inner)));
             let tcp = &s.inner[headers - 20..];
             assert_eq!(tcp[4..8], (1000 + got.len() as u32).to_be_bytes());
             assert_eq!(tcp[13], if i == 20 { PSH | ACK } else { ACK });
@@ -439,7 +442,7 @@ fn super_packets_are_cut_before_they_are_wrapped() {
         let mut partial = big.clone();
         make_partial(&mut partial);
         let notes = (RxChecksum::Partial, Some(Gso { size: size as u16 + 1 }));
-        let (event, _) = rig.frame_behind(64, C0, &from_client(&partial), notes);
+        let (event, _) = rig.frame_behind(64, C0, &on_wire(&partial), notes);
         assert_eq!(told(&event, &partial), (1500 - overhead) as u32);
     });
 }
@@ -454,7 +457,7 @@ fn datagrams_are_taken_apart() {
         let header = if v6 { 48 } else { 28 };
         let lengths: Vec<_> = parts.iter().map(|u| u.inner.len() - header).collect();
         assert_eq!(lengths, [1200, 1200, 1200, 1200, 200]);
-        assert!(parts.iter().all(|u| checksums_ok(&from_client(&u.inner))));
+        assert!(parts.iter().all(|u| checksums_ok(&on_wire(&u.inner))));
         assert_eq!(parts.iter().flat_map(|u| u.inner[header..].to_vec()).collect::<Vec<_>>(), data);
     });
 }
@@ -464,7 +467,7 @@ fn super_packets_that_cannot_be_cut_are_counted() {
     let mut rig = rig(false, false, "-i");
     let data = vec![1; 4000];
     for (flags, size) in [(SYN, 1000), (ACK, 1)] {
-        let frame = from_client(&segment(false, 40000, flags, &data));
+        let frame = on_wire(&segment(false, 40000, flags, &data));
         let (event, _) = rig.frame_behind(64, C0, &frame, (RxChecksum::Partial, Some(Gso { size })));
         assert_eq!(event, Event::Drop(Reason::SuperPacket));
     }
@@ -480,7 +483,7 @@ fn without_head_room() {
             .iter()
             .map(|room| {
                 // Padding does not get into the tunnel.
-                let frame = [from_client(&packet), vec![0xee; 3]].concat();
+                let frame = [on_wire(&packet), vec![0xee; 3]].concat();
                 let mut rig = rig(v6, outer_v6, how);
                 one(rig.frame_behind(*room, C0, &frame, (RxChecksum::Complete, None)).0)
             })
@@ -496,8 +499,8 @@ fn wrapped_packets_wait_for_their_next_hop() {
     let mut rig = rig(false, false, "-i");
     rig.apply(neighbour(3, "10.1.0.1", None));
     let packet = segment(false, 40000, SYN, b"");
-    assert_eq!(rig.from_client(&packet), Event::Queued);
-    let big = from_client(&segment(false, 40000, ACK, &[5; 20_000]));
+    assert_eq!(send(&mut rig, &packet), Event::Queued);
+    let big = on_wire(&segment(false, 40000, ACK, &[5; 20_000]));
     let (event, _) = rig.frame_behind(64, C0, &big, (RxChecksum::Partial, Some(Gso { size: 1000 })));
     // 15 of the 20 segments find room, the others are counted.
     assert_eq!((event, rig.dropped(Reason::NextHopQueueFull)), (Event::Out(Vec::new()), 5));
@@ -506,7 +509,7 @@ fn wrapped_packets_wait_for_their_next_hop() {
     let out = rig.outbox();
     assert_eq!(out.len(), 16);
     assert_eq!(unwrap(&out[0].1).inner, aged(&packet));
-    assert!(out.iter().all(|(port, f)| *port == S0 && checksums_ok(&from_client(&unwrap(f).inner))));
+    assert!(out.iter().all(|(port, f)| *port == S0 && checksums_ok(&on_wire(&unwrap(f).inner))));
 }
 
 /// A tunnel to the director itself: its stack has the virtual address and takes the packet as it is.
@@ -516,7 +519,7 @@ fn local_server() {
         let mut rig = Rig::golden();
         rig.cli(&format!("-A -t {} -s rr", service(v6)));
         rig.cli(&format!("-a -t {} -r {own}:80 -i", service(v6)));
-        assert_eq!(rig.from_client(&segment(v6, 40000, SYN, b"")), Event::Pass);
+        assert_eq!(send(&mut rig, &segment(v6, 40000, SYN, b"")), Event::Pass);
         assert_eq!((rig.counted(Count::Local), rig.counted(Count::ConnNew)), (1, 1));
     }
 }
@@ -525,14 +528,14 @@ fn local_server() {
 #[test]
 fn encapsulation_can_be_changed() {
     let mut rig = rig(false, false, "-i");
-    one(rig.from_client(&segment(false, 40000, SYN, b"")));
+    one(send(&mut rig, &segment(false, 40000, SYN, b"")));
     for (how, protocol, overhead) in [(HOWS[1].0, 47, 24), (HOWS[2].0, 47, 28), (HOWS[0].0, 4, 20)] {
         rig.cli(&format!("-e -t {} -r {} {how}", service(false), real(false)));
-        let out = unwrap(&one(rig.from_client(&segment(false, 40000, ACK, b""))));
+        let out = unwrap(&one(send(&mut rig, &segment(false, 40000, ACK, b""))));
         assert_eq!((out.protocol, out.length), (protocol, 40 + overhead));
     }
     rig.cli(&format!("-e -t {} -r {} -i --tun-type gue --tun-port 6080", service(false), real(false)));
-    assert_eq!(rig.from_client(&segment(false, 40000, ACK, b"")), Event::Drop(Reason::MethodMissing));
+    assert_eq!(send(&mut rig, &segment(false, 40000, ACK, b"")), Event::Drop(Reason::MethodMissing));
 }
 
 proptest! {
@@ -547,9 +550,9 @@ proptest! {
         rig.apply(link(3, "s0", S0_MAC, mtu));
         let data = vec![0x5a; data];
         let packet = if is_udp { datagram(v6, &data) } else { segment(v6, 40000, flags, &data) };
-        let mut frame = from_client(&packet);
+        let mut frame = on_wire(&packet);
         let notes = (if partial { RxChecksum::Partial } else { RxChecksum::Complete }, size.map(|size| Gso { size }));
-        rig.frame_behind(room, C0, &from_client(&segment(v6, 40000, SYN, b"")), (RxChecksum::Complete, None));
+        rig.frame_behind(room, C0, &on_wire(&segment(v6, 40000, SYN, b"")), (RxChecksum::Complete, None));
         let _ = rig.outbox();
         let at = flip.min(frame.len() - 1);
         if value != 0 {
