@@ -370,3 +370,74 @@ impl DestLine<'_> {
         word.store(u64::from(epoch) << 32 | old.wrapping_add(2) & SOURCE_CHANGES, Release);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn tunnel_parameters_are_kept_apart() {
+        let dests = Dests::new(2, 1).unwrap();
+        let id = dests.allocate().unwrap();
+        let t = Tunnel { kind: 2, port: 0xfedc, flags: 0x1234 };
+        dests.line(id).set_tunnel(t);
+        assert_eq!(dests.line(id).tunnel(), t);
+        assert_eq!(dests.line(id + 1).tunnel(), Tunnel::default());
+        dests.release(id);
+        assert_eq!(dests.line(id).tunnel(), Tunnel::default());
+    }
+
+    #[test]
+    fn a_source_holds_for_its_epoch() {
+        let dests = Dests::new(1, 1).unwrap();
+        let line = dests.line(dests.allocate().unwrap());
+        assert_eq!(line.source(1), None);
+        for epoch in [1, 2, u32::MAX] {
+            let addr = Addr(u128::from(epoch) << 96 | 7);
+            line.set_source(epoch, addr);
+            assert_eq!(line.source(epoch), Some(addr));
+            assert_eq!(line.source(epoch - 1), None);
+        }
+    }
+
+    /// Workers that write and read a source at the same time: whoever gets an answer gets a whole address of that epoch.
+    #[test]
+    fn sources_are_never_torn() {
+        const ROUNDS: u32 = 200_000;
+        let dests = Dests::new(1, 1).unwrap();
+        let line = dests.line(dests.allocate().unwrap());
+        let of = |epoch: u32| Addr(u128::from(epoch) << 64 | u128::from(!epoch));
+        let (current, done) = (AtomicU64::new(1), AtomicBool::new(false));
+        let hits: u64 = std::thread::scope(|s| {
+            let writers = [0, 1].map(|me| {
+                let current = &current;
+                s.spawn(move || {
+                    for epoch in 1..=ROUNDS {
+                        line.set_source(epoch + me, of(epoch + me));
+                        current.store(epoch.into(), Relaxed);
+                    }
+                })
+            });
+            let reader = s.spawn(|| {
+                let mut hits = 0;
+                while !done.load(Relaxed) {
+                    let epoch = current.load(Relaxed) as u32;
+                    for e in epoch..epoch + 4 {
+                        if let Some(addr) = line.source(e) {
+                            assert_eq!(addr, of(e));
+                            hits += 1;
+                        }
+                    }
+                }
+                hits
+            });
+            for w in writers {
+                w.join().unwrap();
+            }
+            done.store(true, Relaxed);
+            reader.join().unwrap()
+        });
+        assert!(hits > 0);
+    }
+}
