@@ -421,7 +421,9 @@ mod tests {
             });
             let reader = s.spawn(|| {
                 let mut hits = 0;
-                while !done.load(Relaxed) {
+                loop {
+                    // In this order: the last round finds what the writers left.
+                    let last = done.load(Acquire);
                     let epoch = current.load(Relaxed) as u32;
                     for e in epoch..epoch + 4 {
                         if let Some(addr) = line.source(e) {
@@ -429,13 +431,15 @@ mod tests {
                             hits += 1;
                         }
                     }
+                    if last {
+                        break hits;
+                    }
                 }
-                hits
             });
             for w in writers {
                 w.join().unwrap();
             }
-            done.store(true, Relaxed);
+            done.store(true, Release);
             reader.join().unwrap()
         });
         assert!(hits > 0);
