@@ -13,6 +13,8 @@ pub mod nat;
 pub mod options;
 pub mod packet;
 pub mod reset;
+pub mod segment;
 #[cfg(test)]
 mod testing;
+pub mod tunnel;
 pub mod wire;

@@ -35,10 +35,15 @@ pub mod tcp_flags {
 pub mod proto {
     pub const HOP_BY_HOP: u8 = 0;
     pub const ICMP: u8 = 1;
+    /// IPv4 inside.
+    pub const IPIP: u8 = 4;
     pub const TCP: u8 = 6;
     pub const UDP: u8 = 17;
+    /// IPv6 inside.
+    pub const IPV6: u8 = 41;
     pub const ROUTING: u8 = 43;
     pub const FRAGMENT: u8 = 44;
+    pub const GRE: u8 = 47;
     pub const AH: u8 = 51;
     pub const ICMPV6: u8 = 58;
     pub const DESTINATION_OPTIONS: u8 = 60;

@@ -15,7 +15,7 @@ use crate::route::{Hop, HopState, NextHopId, RouteError};
 use crate::time::Now;
 
 /// Where a packet goes next.
-enum Way {
+pub(super) enum Way {
     /// Out of a port; the hop's state is `Ready` or `Unresolved`.
     Hop(NextHopId, Hop),
     /// To the director itself.
@@ -26,7 +26,7 @@ enum Way {
 
 impl Worker {
     /// Reads a cached next hop, or looks it up anew and caches it.
-    fn way(
+    pub(super) fn way(
         &self,
         now: Now,
         cached: (u32, u32),
@@ -69,6 +69,9 @@ impl Worker {
         p: &Packet,
         target: Target,
     ) -> Verdict {
+        if target.method == FwdMethod::Tunnel {
+            return self.forward_to_tunnel(now, frame, p, target.dest);
+        }
         let director = self.director.clone();
         let line = director.dests.line(target.dest);
         let (family, addr) = (line.family(), target.real.0);
@@ -92,7 +95,7 @@ impl Worker {
         if nat && addr == p.src {
             return Verdict::Drop(Reason::Hairpin);
         }
-        if let Err(verdict) = self.ready(now, frame, p, &hop, p.dst) {
+        if let Err(verdict) = self.ready(now, frame, p, hop.mtu, p.dst) {
             return verdict;
         }
         if nat {
@@ -124,7 +127,7 @@ impl Worker {
         // Only a packet with IP options needs to know the director's own address on the way.
         let plain = p.family == Family::V6 || p.l4 == p.l3 + 20;
         let own = if plain { None } else { self.director.routes.source_for(p.family, p.dst) };
-        if let Err(verdict) = self.ready(now, frame, p, &hop, own.unwrap_or_default()) {
+        if let Err(verdict) = self.ready(now, frame, p, hop.mtu, own.unwrap_or_default()) {
             return verdict;
         }
         let (virt, port) = conn.virt();
@@ -136,13 +139,14 @@ impl Worker {
         self.transmit(now, frame, p, id, &hop)
     }
 
-    /// IP options, TTL and size, as a router has to treat them; `Err` is the verdict where the packet ends here.
-    fn ready(
+    /// IP options, TTL and size, as a router has to treat them; `Err` is the verdict where the packet ends here. `own` is the
+    /// director's address for IP options, `mtu` the size (of each segment) that fits.
+    pub(super) fn ready(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
         p: &Packet,
-        hop: &Hop,
+        mtu: u16,
         own: Addr,
     ) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
@@ -158,10 +162,9 @@ impl Worker {
             self.counters().drop(Reason::TtlExceeded);
             return Err(self.answer(now, frame, p, Problem::TimeExceeded));
         }
-        let mtu = usize::from(hop.mtu);
-        if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu, gso) {
+        if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu.into(), gso) {
             self.counters().drop(Reason::TooBig);
-            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: hop.mtu.into() }));
+            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: mtu.into() }));
         }
         Ok(())
     }
@@ -194,19 +197,31 @@ impl Worker {
             return Verdict::Drop(Reason::TooBig);
         }
         self.counters().count(Count::Fragmented);
+        self.emit_all(now, id, hop, pieces)
+    }
+
+    /// Sends the finished frames that one became; which of them are dropped is counted here.
+    pub(super) fn emit_all(&mut self, now: Now, id: NextHopId, hop: &Hop, pieces: Vec<Vec<u8>>) -> Verdict {
         for data in pieces {
-            let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };
-            if hop.state == HopState::Ready {
-                self.outbox.push_back(out);
-            } else if let Verdict::Drop(reason) = self.wait(now, id, out) {
+            if let Verdict::Drop(reason) = self.emit(now, id, hop, data) {
                 self.counters().drop(reason);
             }
         }
         Verdict::Emitted
     }
 
+    /// Sends a finished frame of the core's own making, or keeps it until its next hop is known.
+    pub(super) fn emit(&mut self, now: Now, id: NextHopId, hop: &Hop, data: Vec<u8>) -> Verdict {
+        let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };
+        if hop.state != HopState::Ready {
+            return self.wait(now, id, out);
+        }
+        self.outbox.push_back(out);
+        Verdict::Emitted
+    }
+
     /// Keeps a finished frame until its next hop is known.
-    fn wait(&mut self, now: Now, id: NextHopId, out: Out) -> Verdict {
+    pub(super) fn wait(&mut self, now: Now, id: NextHopId, out: Out) -> Verdict {
         if self.pending.push(now, id, out) {
             self.counters().count(Count::Queued);
             Verdict::Queued
@@ -219,12 +234,7 @@ impl Worker {
     pub(super) fn emit_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
         let Way::Hop(id, hop) = self.way(now, (0, 0), family, to, 0, |_, _| ()) else { return false };
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
-        let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };
-        if hop.state == HopState::Ready {
-            self.outbox.push_back(out);
-            return true;
-        }
-        matches!(self.wait(now, id, out), Verdict::Queued)
+        matches!(self.emit(now, id, &hop, data), Verdict::Emitted | Verdict::Queued)
     }
 
     /// Sends the frames whose next hop has become known, and drops those that waited in vain.

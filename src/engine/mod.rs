@@ -18,6 +18,7 @@ mod pending;
 mod reason;
 mod schedule;
 pub mod tcp;
+mod tunnel;
 mod worker;
 
 pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls};

@@ -8,7 +8,7 @@ use ipvs_netlink::FwdMethod;
 use modes::packet::{self, Fragment, Packet, proto, tcp_flags};
 
 use super::answer::Bucket;
-use super::director::Director;
+use super::director::{Director, MAX_WORKERS};
 use super::pending::Pending;
 use super::reason::{Count, Counters, Reason};
 use super::schedule::{Scheduled, Target, may_begin};
@@ -36,6 +36,8 @@ pub struct Worker {
     pub(super) pending: Pending,
     pub(super) icmp: Bucket,
     pub(super) ip_id: u16,
+    /// Identification of the last IPv6 packet that was cut into fragments. Workers count in ranges of their own.
+    pub(super) fragment_id: u32,
     parsed: Vec<Parsed>,
     /// When the timers were last looked after.
     ticked: Now,
@@ -62,6 +64,8 @@ impl Worker {
     pub fn new(director: Arc<Director>, index: usize) -> Worker {
         let index = index % director.workers();
         let ip_id = (director.seed >> (index % 4 * 16)) as u16;
+        let fragment_id =
+            (director.seed as u32).wrapping_add((index as u32).wrapping_mul(u32::MAX / MAX_WORKERS as u32));
         Worker {
             director,
             index,
@@ -69,6 +73,7 @@ impl Worker {
             pending: Pending::default(),
             icmp: Bucket::default(),
             ip_id,
+            fragment_id,
             parsed: Vec::with_capacity(BATCH),
             ticked: Now::default(),
         }

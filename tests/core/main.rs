@@ -2,6 +2,7 @@
 #![allow(unreachable_pub)]
 
 mod cases;
+mod cases_tunnel;
 mod frames;
 mod packets;
 mod replay;
