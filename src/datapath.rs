@@ -88,6 +88,15 @@ pub fn now() -> Now {
     Now(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
 
+/// Milliseconds since midnight UT when the monotonic clock was 0: what IPv4's timestamp option counts from.
+fn midnight_ms() -> u32 {
+    const DAY_MS: i64 = 86_400_000;
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let wall = t.tv_sec * 1000 + i64::from(t.tv_nsec as i32 / 1_000_000);
+    let up = (now().0 / 1_000_000) as i64;
+    (wall - up).rem_euclid(DAY_MS) as u32
+}
+
 /// Tells the classifier of services.
 struct Classifier(Arc<BpfTables>);
 
@@ -127,6 +136,7 @@ impl Core {
         let routes = Arc::new(Routes::new(&names)?);
         let director = Director::new(conns, routes, config.workers, seed)
             .map_err(system("mapping memory for destinations"))?;
+        director.midnight_ms.store(midnight_ms(), std::sync::atomic::Ordering::Relaxed);
         let director = Arc::new(director);
         if let Some(tables) = &tables {
             director.observe(Box::new(Classifier(Arc::clone(tables))));
