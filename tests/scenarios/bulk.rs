@@ -82,7 +82,7 @@ fn what_leaves_the_director_is_sound_on_the_wire(mode: Mode, family: Family) {
     }
     match mode {
         Mode::Nat => no_offloads(&lab.director, "o0"),
-        Mode::Dr => no_offloads(&lab.lan, "cli"),
+        Mode::Dr | Mode::Ipip | Mode::Gre => no_offloads(&lab.lan, "cli"),
     }
     lab.start_lvsd();
     let (vip, sink) = (lab.vip_port(family, 80), lab.vip_port(family, SINK));
