@@ -373,22 +373,4 @@ fn key(address: IpAddr) -> [u8; 20] {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn keys_are_those_of_the_program() {
-        let k = key("10.0.0.11".parse().unwrap());
-        assert_eq!((&k[..4], &k[4..9]), (&4u32.to_ne_bytes()[..], &[10, 0, 0, 11, 0][..]));
-        let k = key("2001:db8::1".parse().unwrap());
-        assert_eq!((&k[..4], &k[4..8], k[19]), (&6u32.to_ne_bytes()[..], &[0x20, 1, 0x0d, 0xb8][..], 1));
-    }
-
-    #[test]
-    fn an_interface_that_is_not_there_is_named() {
-        for name in ["no-such-if", "", "a-name-that-is-much-too-long-for-one"] {
-            let e = load(name, Path::new("/nonexistent")).unwrap_err();
-            assert!(matches!(&e, Error::NoSuchInterface(n) if n == name), "{name}: {e}");
-        }
-    }
-}
+mod tests;
