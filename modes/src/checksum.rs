@@ -195,6 +195,22 @@ pub fn is_partial(frame: &[u8], p: &Packet) -> bool {
     p.fragment == Fragment::Whole && check() == Some(true)
 }
 
+/// Puts the pseudo-header's sum into a TCP or UDP checksum field, so that it is a partial one; for super-packets whose field holds
+/// the checksum of their first segment. `false` (and nothing done) for other protocols and for fragments.
+pub fn make_partial(frame: &mut [u8], p: &Packet) -> bool {
+    if p.fragment != Fragment::Whole || p.end < p.l4 {
+        return false;
+    }
+    let Some(sum) = pseudo_of(frame, p, p.end - p.l4) else { return false };
+    let Some(l4) = frame.get_mut(p.l4..p.end) else { return false };
+    let partial = Checksum(sum.fold());
+    match p.proto {
+        proto::TCP => Tcp::new_mut(l4).map(|mut h| h.set_checksum(partial)).is_some(),
+        proto::UDP => Udp::new_mut(l4).map(|mut h| h.set_checksum(partial)).is_some(),
+        _ => false,
+    }
+}
+
 /// Completes a partial TCP or UDP checksum: sums the segment over the pseudo-header's sum that stands in the field. `false`
 /// (and nothing done) for other protocols and for fragments, which have no such field.
 pub fn complete_partial(frame: &mut [u8], p: &Packet) -> bool {

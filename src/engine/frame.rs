@@ -55,7 +55,7 @@ pub enum Verdict {
     Emitted,
     /// Kept by the core until its next hop is resolved; the core has copied it.
     Queued,
-    /// Not ours: unchanged, to the kernel.
+    /// Not ours: to the kernel, unchanged (but for the checksum of a super-packet, which may have been made partial).
     Pass,
     /// Away with it, and count why.
     Drop(Reason),

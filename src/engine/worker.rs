@@ -5,6 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 use ipvs_netlink::FwdMethod;
+use modes::checksum;
 use modes::packet::{self, Fragment, Packet, proto, tcp_flags};
 
 use super::answer::Bucket;
@@ -13,7 +14,7 @@ use super::pending::Pending;
 use super::reason::{Count, Counters, Reason};
 use super::schedule::{Scheduled, Target, may_begin};
 use super::tcp::{self, State, View};
-use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, PROTO_UDP, Verdict};
+use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, PROTO_UDP, RxChecksum, Verdict};
 use crate::conn::{Conn, Direction, Expiry, Tuple};
 use crate::time::{Now, ticks};
 
@@ -105,6 +106,11 @@ impl Worker {
     }
 
     fn judge(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, hash: u64) -> Verdict {
+        // A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial.
+        // Whoever cuts it again starts from a partial one over the whole length.
+        if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
+            frame.checksum = RxChecksum::Partial;
+        }
         let director = self.director.clone();
         if p.fragment != Fragment::Whole {
             let ours = director.services.find(p.family, p.proto, p.dst, p.dport).is_some();

@@ -71,6 +71,25 @@ matrix!(what_leaves_the_director_is_sound_on_the_wire);
 /// sends: every one fits the MTU and has complete, right checksums. Elsewhere the offloads are veth's own, so that
 /// the director itself meets partial checksums and super-packets.
 fn what_leaves_the_director_is_sound_on_the_wire(mode: Mode, family: Family) {
+    sound_on_the_wire(mode, family, |_| {});
+}
+
+/// The same where the director's devices gather segments into lists (`rx-gro-list`; TCP since kernel 6.10): such a super-packet
+/// carries the checksum of its first segment.
+#[test]
+fn lists_of_segments_are_sound_on_the_wire() {
+    sound_on_the_wire(Mode::Nat, Family::V4, |lab| {
+        for server in &lab.servers {
+            server.ns.sh("ethtool -K s0 tso off gso off");
+        }
+        lab.client.sh("ethtool -K c0 tso off gso off");
+        for dev in lab.director_devs() {
+            lab.director.sh(&format!("ethtool -K {dev} gro on rx-gro-list on"));
+        }
+    });
+}
+
+fn sound_on_the_wire(mode: Mode, family: Family, prepare: impl Fn(&Lab)) {
     if !probe::ready() {
         return;
     }
@@ -84,6 +103,7 @@ fn what_leaves_the_director_is_sound_on_the_wire(mode: Mode, family: Family) {
         Mode::Nat => no_offloads(&lab.director, "o0"),
         Mode::Dr | Mode::Ipip | Mode::Gre => no_offloads(&lab.lan, "cli"),
     }
+    prepare(&lab);
     lab.start_lvsd();
     let (vip, sink) = (lab.vip_port(family, 80), lab.vip_port(family, SINK));
     lab.service("-t", vip, "rr", [1, 1, 1], 80);

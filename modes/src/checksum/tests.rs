@@ -65,14 +65,17 @@ fn partial_is_seen_and_completed() {
             assert!(is_partial(&f, &p));
             assert!(complete_partial(&mut f, &p));
             assert!(f == right, "{:?} {len}", b.proto);
+            f[at..at + 2].copy_from_slice(&[0xab, 0xcd]);
+            assert!(make_partial(&mut f, &p) && is_partial(&f, &p));
+            assert!(complete_partial(&mut f, &p) && f == right);
         }
     }
     let mut other = Build::v4(47).frame();
     let p = parse(&other).expect("good");
-    assert!(!complete_partial(&mut other, &p) && !is_partial(&other, &p));
+    assert!(!complete_partial(&mut other, &p) && !make_partial(&mut other, &p) && !is_partial(&other, &p));
     let mut first = Build { fragment: 0x2000, ..Build::v4(proto::TCP) }.frame();
     let p = parse(&first).expect("good");
-    assert!(!complete_partial(&mut first, &p) && !is_partial(&first, &p));
+    assert!(!complete_partial(&mut first, &p) && !make_partial(&mut first, &p) && !is_partial(&first, &p));
 }
 
 proptest! {

@@ -275,8 +275,15 @@ impl Desk<'_> {
                     // SAFETY: in the burst, by this function's contract.
                     unsafe { self.forward(out, bytes, frame.checksum, frame.gso) };
                 }
-                // SAFETY: in the burst, by this function's contract.
-                Verdict::Pass => unsafe { self.put_back(&batch[i]) },
+                Verdict::Pass => {
+                    let frame = &frames[i];
+                    let changed = frame.checksum != batch[i].vnet.checksum();
+                    let bytes = frame.buf.get(frame.start..frame.end).unwrap_or_default();
+                    let header =
+                        if changed { VnetHdr::describe(bytes, frame.checksum, frame.gso) } else { None };
+                    // SAFETY: in the burst, by this function's contract.
+                    unsafe { self.put_back(&batch[i], header.unwrap_or(batch[i].vnet)) };
+                }
                 Verdict::Emitted | Verdict::Queued | Verdict::Drop(_) => {}
             }
         }
@@ -324,13 +331,13 @@ impl Desk<'_> {
     /// # Safety
     ///
     /// As for [`TxQueue::push`].
-    unsafe fn put_back(&mut self, frame: &RxFrame) {
+    unsafe fn put_back(&mut self, frame: &RxFrame, header: VnetHdr) {
         let sender = &mut self.senders[self.place];
         let Some((_, queue)) = &mut sender.queues else {
             sender.counters.pass_dropped.add(1);
             return;
         };
         // SAFETY: passed on to our caller.
-        unsafe { queue.push(frame.data(), frame.end - frame.start, frame.vnet, &sender.counters) };
+        unsafe { queue.push(frame.data(), frame.end - frame.start, header, &sender.counters) };
     }
 }
