@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use std::time::Instant;
 
 use crate::report::{Bar, Row};
-use crate::{Failure, Plan, inproc};
+use crate::{Failure, Plan, inproc, net};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -34,6 +34,9 @@ const MEASUREMENTS: &[Measurement] = &[
         rows: &[("maglev.65537", "ms", Bar::AtMost(1.8)), ("maglev.655373", "ms", Bar::AtMost(22.9))],
         run: inproc::maglev,
     },
+    Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings },
+    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk },
+    Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt },
 ];
 
 impl Measurement {

@@ -6,6 +6,7 @@ mod all;
 mod bare;
 mod generate;
 mod inproc;
+mod net;
 mod rate;
 mod report;
 
