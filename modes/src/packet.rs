@@ -82,7 +82,7 @@ pub struct Packet {
 ///
 /// The IPv4 header checksum is verified, transport checksums are not: as in a router, they travel end to end. Of an `Ok` packet
 /// `l3 < l4 <= end <= frame.len()` holds, and the protocol's fixed header is within `l4..end` unless it is a later fragment.
-#[inline]
+#[inline(always)]
 pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
     let eth = Ethernet::new(frame).ok_or(ParseError::FrameTooShort)?;
     match eth.ethertype() {
@@ -94,6 +94,7 @@ pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
 }
 
 /// A frame whose first EtherType is that of a tag.
+#[inline(never)]
 fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     for l3 in [18, 22] {
         let kind: &[u8; 2] =
@@ -108,7 +109,8 @@ fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     Err(ParseError::NotIp)
 }
 
-#[inline]
+// Inlined where a frame has no tag, so that a packet is put together where its user wants it, and not copied.
+#[inline(always)]
 fn parse_v4(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
     let bytes = &frame[l3..];
     let ip = Ipv4::new(bytes).ok_or(ParseError::Ipv4Truncated)?;

@@ -51,7 +51,7 @@ impl Worker {
         if !icmp::error(bytes, p, problem, source, self.ip_id, &mut data) {
             return Verdict::Emitted;
         }
-        if self.send_to(now, p.family, p.src, data) {
+        if self.emit_to(now, p.family, p.src, data) {
             self.counters().count(Count::IcmpSent);
         }
         Verdict::Emitted

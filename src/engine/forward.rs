@@ -6,6 +6,7 @@ use modes::options::OptionError;
 use modes::packet::Packet;
 use modes::{Addr, Family, forward, nat, options};
 
+use super::director::Director;
 use super::reason::{Count, Reason};
 use super::schedule::Target;
 use super::worker::Worker;
@@ -24,8 +25,14 @@ enum Way {
     None(Reason),
 }
 
+/// Whether a packet has no IPv4 options.
+fn is_plain(p: &Packet) -> bool {
+    p.family == Family::V6 || p.l4 == p.l3 + 20
+}
+
 impl Worker {
     /// Reads a cached next hop, or looks it up anew and caches it.
+    #[inline(always)]
     fn way(
         &self,
         now: Now,
@@ -62,14 +69,14 @@ impl Worker {
     }
 
     /// Sends a client's packet to its server.
-    pub(super) fn to_server(
+    pub(super) fn forward_to_server(
         &mut self,
+        director: &Director,
         now: Now,
         frame: &mut Frame<'_>,
         p: &Packet,
         target: Target,
     ) -> Verdict {
-        let director = self.director.clone();
         let line = director.dests.line(target.dest);
         let (family, addr) = (line.family(), target.real.0);
         if !matches!(target.method, FwdMethod::Masq | FwdMethod::Droute) {
@@ -106,7 +113,7 @@ impl Worker {
     }
 
     /// Sends a NAT server's packet back to its client.
-    pub(super) fn to_client(
+    pub(super) fn return_to_client(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
@@ -122,8 +129,7 @@ impl Worker {
             Way::Local => return Verdict::Drop(Reason::LocalNat),
         };
         // Only a packet with IP options needs to know the director's own address on the way.
-        let plain = p.family == Family::V6 || p.l4 == p.l3 + 20;
-        let own = if plain { None } else { self.director.routes.source_for(p.family, p.dst) };
+        let own = if is_plain(p) { None } else { self.director.routes.source_for(p.family, p.dst) };
         if let Err(verdict) = self.ready(now, frame, p, &hop, own.unwrap_or_default()) {
             return verdict;
         }
@@ -146,13 +152,8 @@ impl Worker {
         own: Addr,
     ) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
-        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
-            Ok(()) => {}
-            Err(OptionError::SourceRoute) => return Err(Verdict::Drop(Reason::SourceRoute)),
-            Err(OptionError::Malformed { pointer }) => {
-                self.counters().drop(Reason::BadOption);
-                return Err(self.answer(now, frame, p, Problem::Parameter { pointer }));
-            }
+        if !is_plain(p) {
+            self.options(now, frame, p, own)?;
         }
         if forward::decrement_ttl(frame.bytes_mut(), p).is_err() {
             self.counters().drop(Reason::TtlExceeded);
@@ -164,6 +165,19 @@ impl Worker {
             return Err(self.answer(now, frame, p, Problem::TooBig { mtu: hop.mtu.into() }));
         }
         Ok(())
+    }
+
+    /// Does to IPv4 options what a router has to; `Err` is the verdict where the packet ends here.
+    #[cold]
+    fn options(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, own: Addr) -> Result<(), Verdict> {
+        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
+            Ok(()) => Ok(()),
+            Err(OptionError::SourceRoute) => Err(Verdict::Drop(Reason::SourceRoute)),
+            Err(OptionError::Malformed { pointer }) => {
+                self.counters().drop(Reason::BadOption);
+                Err(self.answer(now, frame, p, Problem::Parameter { pointer }))
+            }
+        }
     }
 
     /// Gives a rewritten packet its MAC addresses and its way out; one that is too big and may be cut is cut.
@@ -216,7 +230,7 @@ impl Worker {
     }
 
     /// Sends a frame that the core made to an IP address; `false` where there is no way.
-    pub(super) fn send_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
+    pub(super) fn emit_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
         let Way::Hop(id, hop) = self.way(now, (0, 0), family, to, 0, |_, _| ()) else { return false };
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
         let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };

@@ -20,14 +20,17 @@ struct Mix {
     name: &'static str,
     tcp: Option<bool>,
     reply: Option<bool>,
+    /// Of how many connections; few of them stay in the caches.
+    of: u32,
 }
 
 /// The first is the row's value; the others say what it consists of.
-const MIXES: [Mix; 4] = [
-    Mix { name: "both_protocols_both_directions", tcp: None, reply: None },
-    Mix { name: "tcp_from_clients", tcp: Some(true), reply: Some(false) },
-    Mix { name: "tcp_from_servers", tcp: Some(true), reply: Some(true) },
-    Mix { name: "udp_from_clients", tcp: Some(false), reply: Some(false) },
+const MIXES: [Mix; 5] = [
+    Mix { name: "both_protocols_both_directions", tcp: None, reply: None, of: CONNECTIONS },
+    Mix { name: "tcp_from_clients", tcp: Some(true), reply: Some(false), of: CONNECTIONS },
+    Mix { name: "tcp_from_servers", tcp: Some(true), reply: Some(true), of: CONNECTIONS },
+    Mix { name: "udp_from_clients", tcp: Some(false), reply: Some(false), of: CONNECTIONS },
+    Mix { name: "both_of_1000_connections", tcp: None, reply: None, of: 1000 },
 ];
 
 struct Bench {
@@ -40,7 +43,7 @@ struct Bench {
 impl Bench {
     fn wanted(&mut self, mix: Mix) -> Vec<Wanted> {
         let one = |_| {
-            let at = self.random.below(self.flows.len());
+            let at = self.random.below(mix.of as usize);
             // flows of even numbers are TCP
             let at = mix.tcp.map_or(at, |tcp| at & !1 | usize::from(!tcp));
             let reply = mix.reply.unwrap_or(self.random.next() >> 63 != 0);

@@ -57,7 +57,7 @@ fn overlapping_keys_in_a_crowded_table() {
                             },
                             3 => {
                                 let id = find(t, new.tuple_out()).map(|(id, _)| id);
-                                if id.is_some_and(|id| t.remove(id)) {
+                                if id.is_some_and(|id| t.remove(id).is_some()) {
                                     alive[client as usize].fetch_sub(1, SeqCst);
                                 }
                             }
@@ -126,7 +126,7 @@ fn moves_hide_nothing() {
                         mine.push_back(c.id());
                     }
                     if mine.len() > 66 {
-                        assert!(t.remove(mine.pop_front().unwrap()));
+                        assert!(t.remove(mine.pop_front().unwrap()).is_some());
                     }
                 }
                 running.fetch_sub(1, SeqCst);
