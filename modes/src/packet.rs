@@ -82,7 +82,7 @@ pub struct Packet {
 ///
 /// The IPv4 header checksum is verified, transport checksums are not: as in a router, they travel end to end. Of an `Ok` packet
 /// `l3 < l4 <= end <= frame.len()` holds, and the protocol's fixed header is within `l4..end` unless it is a later fragment.
-#[inline(always)]
+#[inline]
 pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
     let eth = Ethernet::new(frame).ok_or(ParseError::FrameTooShort)?;
     match eth.ethertype() {
@@ -93,8 +93,15 @@ pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
     }
 }
 
+/// [`parse`] for IPv4 packets without VLAN tags; `None` for all other frames. Where it is called the packet is put together
+/// field by field, and not copied.
+#[inline(always)]
+pub fn parse_plain_v4(frame: &[u8]) -> Option<Result<Packet, ParseError>> {
+    let eth = Ethernet::new(frame)?;
+    (eth.ethertype() == ethertype::IPV4).then(|| parse_v4(frame, 14))
+}
+
 /// A frame whose first EtherType is that of a tag.
-#[inline(never)]
 fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     for l3 in [18, 22] {
         let kind: &[u8; 2] =
@@ -109,7 +116,6 @@ fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     Err(ParseError::NotIp)
 }
 
-// Inlined where a frame has no tag, so that a packet is put together where its user wants it, and not copied.
 #[inline(always)]
 fn parse_v4(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
     let bytes = &frame[l3..];

@@ -1,30 +1,25 @@
 //! One worker: judges frames in batches.
 
 use std::collections::VecDeque;
-use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::*;
 
 use ipvs_netlink::FwdMethod;
-use modes::packet::{self, Fragment, Packet, proto, tcp_flags};
+use modes::packet::{Fragment, Packet, proto, tcp_flags};
 
 use super::answer::Bucket;
 use super::director::Director;
 use super::pending::Pending;
 use super::reason::{Count, Counters, Reason};
 use super::schedule::{Scheduled, Target, may_begin};
+use super::stages::{self, Parsed, STAGES, STEP, part, tuple};
 use super::tcp::{self, State, View};
-use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, PROTO_UDP, Verdict};
-use crate::conn::{Conn, Direction, Expiry, Hint, Tuple};
-use crate::mem;
+use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, Verdict};
+use crate::conn::{Conn, Direction, Expiry, Hint};
 use crate::time::{Now, ticks};
 
 /// Frames judged together.
 const BATCH: usize = 64;
-/// Frames of a batch that are in the same stage: about as many as a processor waits for cache lines at a time.
-const STEP: usize = 16;
-/// Stages: parse, hint, hint again, judge.
-const STAGES: usize = 4;
 /// Entries whose timers are looked at in one tick.
 const EXPIRE_BUDGET: usize = 256;
 /// Time between two ticks while nothing presses.
@@ -54,21 +49,11 @@ impl std::fmt::Debug for Worker {
     }
 }
 
-enum Parsed {
-    Judged(Verdict),
-    /// TCP or UDP with ports, its tuple's hash, and where its connection probably is.
-    Flow(Packet, u64, Hint),
-}
-
 /// Timeouts that a worker keeps for a batch: TCP's eight states, then UDP's only one.
 const TIMEOUTS: usize = 9;
 
 fn timeout_index(state: State) -> usize {
     (state as usize).min(TIMEOUTS - 1)
-}
-
-fn tuple(p: &Packet) -> Tuple {
-    Tuple { family: p.family, proto: p.proto, src: p.src, dst: p.dst, sport: p.sport, dport: p.dport }
 }
 
 impl Worker {
@@ -91,30 +76,6 @@ impl Worker {
 
     pub(super) fn counters(&self) -> &Counters {
         self.director.counters(self.index)
-    }
-
-    // Inlined, so that the packet is put together where it stays: copied, it would be read wider than it was just written,
-    // which stalls.
-    #[inline(always)]
-    fn parse(director: &Director, frame: &Frame<'_>) -> Parsed {
-        let bytes = frame.bytes();
-        let Some(to) = bytes.first_chunk::<6>() else {
-            return Parsed::Judged(Verdict::Drop(Reason::FrameTooShort));
-        };
-        if !director.routes.is_our_mac(frame.port, *to) {
-            return Parsed::Judged(Verdict::Pass);
-        }
-        let p = match packet::parse(bytes) {
-            Ok(p) => p,
-            Err(e) if !e.is_malformed() => return Parsed::Judged(Verdict::Pass),
-            Err(e) => return Parsed::Judged(Verdict::Drop(e.into())),
-        };
-        if p.fragment == Fragment::Later || (p.proto != PROTO_TCP && p.proto != PROTO_UDP) {
-            return Parsed::Judged(Verdict::Pass);
-        }
-        let hash = director.table.hash(&tuple(&p));
-        director.table.prefetch(p.family, hash);
-        Parsed::Flow(p, hash, Hint::NONE)
     }
 
     // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
@@ -339,38 +300,6 @@ pub(super) fn method(n: u8) -> FwdMethod {
     }
 }
 
-/// The frames of one step of a batch of `n`; none where there is no such step.
-fn part(step: Option<usize>, n: usize) -> Range<usize> {
-    let Some(step) = step else { return 0..0 };
-    let first = (step * STEP).min(n);
-    first..(first + STEP).min(n)
-}
-
-/// The first stage: parses, and asks the memory for the index.
-fn parse(director: &Director, frames: &[Frame<'_>], parsed: &mut Vec<Parsed>) {
-    parsed.extend(frames.iter().map(|f| Worker::parse(director, f)));
-}
-
-/// The second stage: asks for the entries that the index names; for few frames it does not yet.
-fn hint(director: &Director, parsed: &mut [Parsed]) {
-    for flow in parsed {
-        if let Parsed::Flow(p, hash, hint) = flow {
-            *hint = director.table.prefetch_entry(p.family, *hash);
-        }
-    }
-}
-
-/// The third stage: for those few the index has another place.
-fn hint_again(director: &Director, parsed: &mut [Parsed]) {
-    for flow in parsed {
-        if let Parsed::Flow(p, hash, hint) = flow
-            && hint.is_none()
-        {
-            *hint = director.table.prefetch_entry_again(p.family, *hash);
-        }
-    }
-}
-
 impl FrameHandler for Worker {
     fn batch(&mut self, now: Now, frames: &mut [Frame<'_>], verdicts: &mut Vec<Verdict>) {
         let director = &*Arc::clone(&self.director);
@@ -381,12 +310,11 @@ impl FrameHandler for Worker {
         for chunk in frames.chunks_mut(BATCH) {
             parsed.clear();
             let n = chunk.len();
-            chunk.iter().take(STEP).for_each(|f| mem::prefetch_head(f.bytes()));
-            // A pipeline: while the memory works on what some frames need next, others are judged.
+            stages::fetch(&chunk[part(Some(0), n)]);
             for step in 0..n.div_ceil(STEP) + STAGES - 1 {
                 let at = |stage| part(step.checked_sub(stage), n);
-                chunk[part(Some(step + 1), n)].iter().for_each(|f| mem::prefetch_head(f.bytes()));
-                parse(director, &chunk[at(0)], &mut parsed);
+                stages::fetch(&chunk[part(Some(step + 1), n)]);
+                stages::parse(director, &chunk[at(0)], &mut parsed);
                 let judged = at(STAGES - 1);
                 for (frame, flow) in chunk[judged.clone()].iter_mut().zip(&parsed[judged]) {
                     let verdict = match flow {
@@ -395,8 +323,8 @@ impl FrameHandler for Worker {
                     };
                     self.pronounce(verdict, verdicts);
                 }
-                hint(director, &mut parsed[at(1)]);
-                hint_again(director, &mut parsed[at(2)]);
+                stages::hint(director, &mut parsed[at(1)]);
+                stages::hint_again(director, &mut parsed[at(2)]);
             }
         }
         self.parsed = parsed;
