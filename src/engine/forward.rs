@@ -4,7 +4,7 @@ use ipvs_netlink::FwdMethod;
 use modes::icmp::Problem;
 use modes::options::OptionError;
 use modes::packet::Packet;
-use modes::{Addr, Family, forward, nat, options};
+use modes::{Addr, Family, fast, forward, nat, options};
 
 use super::director::Director;
 use super::reason::{Count, Reason};
@@ -23,6 +23,11 @@ enum Way {
     Local,
     /// Nowhere.
     None(Reason),
+}
+
+/// Whether a packet can leave by this hop at once and whole.
+fn fits(p: &Packet, hop: &Hop) -> bool {
+    hop.state == HopState::Ready && p.end - p.l3 <= usize::from(hop.mtu)
 }
 
 /// Whether a packet has no IPv4 options.
@@ -99,11 +104,18 @@ impl Worker {
         if nat && addr == p.src {
             return Verdict::Drop(Reason::Hairpin);
         }
-        if let Err(verdict) = self.ready(now, frame, p, &hop, p.dst) {
+        let partial = frame.checksum == RxChecksum::Partial;
+        if nat && fits(p, &hop) {
+            let macs = (hop.dst_mac, hop.src_mac);
+            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Destination, target.real, partial, macs) {
+                self.counters().count(Count::NatIn);
+                return Verdict::Forward(hop.port);
+            }
+        }
+        if let Err(verdict) = self.ready(now, frame, p, hop.mtu, p.dst) {
             return verdict;
         }
         if nat {
-            let partial = frame.checksum == RxChecksum::Partial;
             if nat::dnat(frame.bytes_mut(), p, addr, target.real.1, partial).is_err() {
                 return Verdict::Drop(Reason::FrameTooShort);
             }
@@ -128,14 +140,20 @@ impl Worker {
             // stack could restore.
             Way::Local => return Verdict::Drop(Reason::LocalNat),
         };
+        let (virt, partial) = (conn.virt(), frame.checksum == RxChecksum::Partial);
+        if fits(p, &hop) {
+            let macs = (hop.dst_mac, hop.src_mac);
+            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Source, virt, partial, macs) {
+                self.counters().count(Count::NatOut);
+                return Verdict::Forward(hop.port);
+            }
+        }
         // Only a packet with IP options needs to know the director's own address on the way.
         let own = if is_plain(p) { None } else { self.director.routes.source_for(p.family, p.dst) };
-        if let Err(verdict) = self.ready(now, frame, p, &hop, own.unwrap_or_default()) {
+        if let Err(verdict) = self.ready(now, frame, p, hop.mtu, own.unwrap_or_default()) {
             return verdict;
         }
-        let (virt, port) = conn.virt();
-        let partial = frame.checksum == RxChecksum::Partial;
-        if nat::snat(frame.bytes_mut(), p, virt, port, partial).is_err() {
+        if nat::snat(frame.bytes_mut(), p, virt.0, virt.1, partial).is_err() {
             return Verdict::Drop(Reason::FrameTooShort);
         }
         self.counters().count(Count::NatOut);
@@ -148,7 +166,7 @@ impl Worker {
         now: Now,
         frame: &mut Frame<'_>,
         p: &Packet,
-        hop: &Hop,
+        mtu: u16,
         own: Addr,
     ) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
@@ -159,10 +177,9 @@ impl Worker {
             self.counters().drop(Reason::TtlExceeded);
             return Err(self.answer(now, frame, p, Problem::TimeExceeded));
         }
-        let mtu = usize::from(hop.mtu);
-        if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu, gso) {
+        if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu.into(), gso) {
             self.counters().drop(Reason::TooBig);
-            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: hop.mtu.into() }));
+            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: mtu.into() }));
         }
         Ok(())
     }
