@@ -7,6 +7,7 @@ mod addr;
 pub use addr::{Addr, Family};
 pub mod checksum;
 mod crc32c;
+pub mod fast;
 pub mod forward;
 pub mod icmp;
 pub mod nat;

@@ -98,6 +98,14 @@ pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
     }
 }
 
+/// [`parse`] for IPv4 packets without VLAN tags; `None` for all other frames. Where it is called the packet is put together
+/// field by field, and not copied.
+#[inline(always)]
+pub fn parse_plain_v4(frame: &[u8]) -> Option<Result<Packet, ParseError>> {
+    let eth = Ethernet::new(frame)?;
+    (eth.ethertype() == ethertype::IPV4).then(|| parse_v4(frame, 14))
+}
+
 /// A frame whose first EtherType is that of a tag.
 fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     for l3 in [18, 22] {
@@ -113,7 +121,7 @@ fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     Err(ParseError::NotIp)
 }
 
-#[inline]
+#[inline(always)]
 fn parse_v4(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
     let bytes = &frame[l3..];
     let ip = Ipv4::new(bytes).ok_or(ParseError::Ipv4Truncated)?;

@@ -4,8 +4,9 @@ use ipvs_netlink::FwdMethod;
 use modes::icmp::Problem;
 use modes::options::OptionError;
 use modes::packet::Packet;
-use modes::{Addr, Family, forward, nat, options};
+use modes::{Addr, Family, fast, forward, nat, options};
 
+use super::director::Director;
 use super::reason::{Count, Reason};
 use super::schedule::Target;
 use super::worker::Worker;
@@ -24,8 +25,19 @@ pub(super) enum Way {
     None(Reason),
 }
 
+/// Whether a packet can leave by this hop at once and whole.
+fn fits(p: &Packet, hop: &Hop) -> bool {
+    hop.state == HopState::Ready && p.end - p.l3 <= usize::from(hop.mtu)
+}
+
+/// Whether a packet has no IPv4 options.
+fn is_plain(p: &Packet) -> bool {
+    p.family == Family::V6 || p.l4 == p.l3 + 20
+}
+
 impl Worker {
     /// Reads a cached next hop, or looks it up anew and caches it.
+    #[inline(always)]
     pub(super) fn way(
         &self,
         now: Now,
@@ -64,6 +76,7 @@ impl Worker {
     /// Sends a client's packet to its server.
     pub(super) fn forward_to_server(
         &mut self,
+        director: &Director,
         now: Now,
         frame: &mut Frame<'_>,
         p: &Packet,
@@ -72,7 +85,6 @@ impl Worker {
         if target.method == FwdMethod::Tunnel {
             return self.forward_to_tunnel(now, frame, p, target.dest);
         }
-        let director = self.director.clone();
         let line = director.dests.line(target.dest);
         let (family, addr) = (line.family(), target.real.0);
         if !matches!(target.method, FwdMethod::Masq | FwdMethod::Droute) {
@@ -95,11 +107,18 @@ impl Worker {
         if nat && addr == p.src {
             return Verdict::Drop(Reason::Hairpin);
         }
+        let partial = frame.checksum == RxChecksum::Partial;
+        if nat && fits(p, &hop) {
+            let macs = (hop.dst_mac, hop.src_mac);
+            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Destination, target.real, partial, macs) {
+                self.counters().count(Count::NatIn);
+                return Verdict::Forward(hop.port);
+            }
+        }
         if let Err(verdict) = self.ready(now, frame, p, hop.mtu, p.dst) {
             return verdict;
         }
         if nat {
-            let partial = frame.checksum == RxChecksum::Partial;
             if nat::dnat(frame.bytes_mut(), p, addr, target.real.1, partial).is_err() {
                 return Verdict::Drop(Reason::FrameTooShort);
             }
@@ -124,15 +143,20 @@ impl Worker {
             // stack could restore.
             Way::Local => return Verdict::Drop(Reason::LocalNat),
         };
+        let (virt, partial) = (conn.virt(), frame.checksum == RxChecksum::Partial);
+        if fits(p, &hop) {
+            let macs = (hop.dst_mac, hop.src_mac);
+            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Source, virt, partial, macs) {
+                self.counters().count(Count::NatOut);
+                return Verdict::Forward(hop.port);
+            }
+        }
         // Only a packet with IP options needs to know the director's own address on the way.
-        let plain = p.family == Family::V6 || p.l4 == p.l3 + 20;
-        let own = if plain { None } else { self.director.routes.source_for(p.family, p.dst) };
+        let own = if is_plain(p) { None } else { self.director.routes.source_for(p.family, p.dst) };
         if let Err(verdict) = self.ready(now, frame, p, hop.mtu, own.unwrap_or_default()) {
             return verdict;
         }
-        let (virt, port) = conn.virt();
-        let partial = frame.checksum == RxChecksum::Partial;
-        if nat::snat(frame.bytes_mut(), p, virt, port, partial).is_err() {
+        if nat::snat(frame.bytes_mut(), p, virt.0, virt.1, partial).is_err() {
             return Verdict::Drop(Reason::FrameTooShort);
         }
         self.counters().count(Count::NatOut);
@@ -150,13 +174,8 @@ impl Worker {
         own: Addr,
     ) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
-        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
-            Ok(()) => {}
-            Err(OptionError::SourceRoute) => return Err(Verdict::Drop(Reason::SourceRoute)),
-            Err(OptionError::Malformed { pointer }) => {
-                self.counters().drop(Reason::BadOption);
-                return Err(self.answer(now, frame, p, Problem::Parameter { pointer }));
-            }
+        if !is_plain(p) {
+            self.options(now, frame, p, own)?;
         }
         if forward::decrement_ttl(frame.bytes_mut(), p).is_err() {
             self.counters().drop(Reason::TtlExceeded);
@@ -167,6 +186,19 @@ impl Worker {
             return Err(self.answer(now, frame, p, Problem::TooBig { mtu: mtu.into() }));
         }
         Ok(())
+    }
+
+    /// Does to IPv4 options what a router has to; `Err` is the verdict where the packet ends here.
+    #[cold]
+    fn options(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, own: Addr) -> Result<(), Verdict> {
+        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
+            Ok(()) => Ok(()),
+            Err(OptionError::SourceRoute) => Err(Verdict::Drop(Reason::SourceRoute)),
+            Err(OptionError::Malformed { pointer }) => {
+                self.counters().drop(Reason::BadOption);
+                Err(self.answer(now, frame, p, Problem::Parameter { pointer }))
+            }
+        }
     }
 
     /// Gives a rewritten packet its MAC addresses and its way out; one that is too big and may be cut is cut.

@@ -8,7 +8,7 @@ macro_rules! counted {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $text:literal,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-        #[repr(usize)]
+        #[repr(u8)]
         pub enum $name { $($(#[$doc])* $variant,)* }
         impl $name {
             /// All of them, in the order of their numbers.
