@@ -118,10 +118,8 @@ impl Worker {
         if let Err(verdict) = self.ready(now, frame, p, hop.mtu, p.dst) {
             return verdict;
         }
-        if nat {
-            if nat::dnat(frame.bytes_mut(), p, addr, target.real.1, partial).is_err() {
-                return Verdict::Drop(Reason::FrameTooShort);
-            }
+        if nat && nat::dnat(frame.bytes_mut(), p, addr, target.real.1, partial).is_err() {
+            return Verdict::Drop(Reason::FrameTooShort);
         }
         self.counters().count(if nat { Count::NatIn } else { Count::Dr });
         self.transmit(now, frame, p, id, &hop)
