@@ -44,7 +44,7 @@ impl Random {
 
     /// Below `n`.
     pub(crate) fn below(&mut self, n: usize) -> usize {
-        ((self.next() >> 32) * n as u64 >> 32) as usize
+        (((self.next() >> 32) * n as u64) >> 32) as usize
     }
 }
 
