@@ -77,7 +77,7 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     let control = Control::start(prepared, socket, director, state)?;
     info!(socket = %options.socket.display(), control_only = options.control_only, "ready");
     systemd::notify("READY=1");
-    let why = control.wait();
+    let why = control.wait(|| datapath.as_ref().is_none_or(|d| d.healthy()));
     systemd::notify("STOPPING=1");
     if let Stop::Signal(name) = &why {
         info!("{name}: stopping");
