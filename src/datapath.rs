@@ -1,12 +1,13 @@
 //! Core and data path of a daemon, put together: tables, routes, ports, workers.
 
-use std::path::Path;
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
+use futures_util::TryStreamExt;
 use ipvs_netlink::Counter;
 use modes::{Addr, Family};
+use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use tokio::sync::Notify;
 
 use crate::conn::{Config, ConnTable, TableError};
@@ -50,7 +51,7 @@ pub enum StartError {
     Routes(#[from] RtnlError),
     #[error("--workers {0}: more than the limit of {MAX_WORKERS}")]
     Workers(usize),
-    #[error("no interface to serve on: name one by --interface")]
+    #[error("no Ethernet interface is up here that is no port of a bridge or bond: name one by --interface")]
     NoInterface,
     #[error("the kernel's routes were not told within {} s", SYNC_PATIENCE.as_secs())]
     Silent,
@@ -86,6 +87,15 @@ fn random() -> Result<[u64; 4], StartError> {
 pub fn now() -> Now {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Now(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
+}
+
+/// Milliseconds since midnight UT when the monotonic clock was 0: what IPv4's timestamp option counts from.
+fn midnight_ms() -> u32 {
+    const DAY_MS: i64 = 86_400_000;
+    let t = rustix::time::clock_gettime(rustix::time::ClockId::Realtime);
+    let wall = t.tv_sec * 1000 + i64::from(t.tv_nsec as i32 / 1_000_000);
+    let up = (now().0 / 1_000_000) as i64;
+    (wall - up).rem_euclid(DAY_MS) as u32
 }
 
 /// Tells the classifier of services.
@@ -127,6 +137,7 @@ impl Core {
         let routes = Arc::new(Routes::new(&names)?);
         let director = Director::new(conns, routes, config.workers, seed)
             .map_err(system("mapping memory for destinations"))?;
+        director.midnight_ms.store(midnight_ms(), std::sync::atomic::Ordering::Relaxed);
         let director = Arc::new(director);
         if let Some(tables) = &tables {
             director.observe(Box::new(Classifier(Arc::clone(tables))));
@@ -247,22 +258,58 @@ impl FollowerThread {
     }
 }
 
-/// Interfaces to serve on where none is named: Ethernet, up, and not part of a bridge or bond.
+/// Interfaces of this network namespace to serve on where none is named: Ethernet, up, and not part of a bridge or bond.
 ///
 /// # Errors
-/// Those of reading `/sys/class/net`.
-pub fn default_interfaces() -> std::io::Result<Vec<String>> {
-    let mut names = Vec::new();
-    for entry in std::fs::read_dir("/sys/class/net")? {
-        let path = entry?.path();
-        let read = |file: &str| std::fs::read_to_string(path.join(file)).unwrap_or_default();
-        const ARPHRD_ETHER: &str = "1";
-        let up = matches!(read("operstate").trim(), "up" | "unknown");
-        let enslaved = path.join("master").exists();
-        if read("type").trim() == ARPHRD_ETHER && up && !enslaved {
-            names.extend(path.file_name().map(Path::new).and_then(Path::to_str).map(str::to_owned));
-        }
-    }
+/// [`StartError::System`] where the kernel does not tell of its links, [`StartError::NoInterface`] where there is no such.
+pub fn default_interfaces() -> Result<Vec<String>, StartError> {
+    let asking = "asking the kernel for its interfaces";
+    let runtime =
+        tokio::runtime::Builder::new_current_thread().enable_all().build().map_err(system(asking))?;
+    let links = runtime.block_on(async {
+        let (connection, handle, _) = rtnetlink::new_connection()?;
+        tokio::spawn(connection);
+        let links: Result<Vec<LinkMessage>, _> = handle.link().get().execute().try_collect().await;
+        links.map_err(std::io::Error::other)
+    });
+    let mut names: Vec<String> =
+        links.map_err(system(asking))?.iter().filter_map(servable).map(str::to_owned).collect();
     names.sort();
-    Ok(names)
+    if names.is_empty() { Err(StartError::NoInterface) } else { Ok(names) }
+}
+
+/// The name of a link that is served unless others are named.
+fn servable(link: &LinkMessage) -> Option<&str> {
+    let ethernet = link.header.link_layer_type == LinkLayerType::Ether;
+    let enslaved = link.attributes.iter().any(|a| matches!(a, LinkAttribute::Controller(_)));
+    if !ethernet || enslaved || !link.header.flags.contains(LinkFlags::Up) {
+        return None;
+    }
+    link.attributes.iter().find_map(|a| match a {
+        LinkAttribute::IfName(name) => Some(name.as_str()),
+        _ => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_ethernet_that_is_up_and_free_is_served_by_default() {
+        let link = |kind, up: bool, more: Option<LinkAttribute>| {
+            let mut m = LinkMessage::default();
+            m.header.link_layer_type = kind;
+            if up {
+                m.header.flags |= LinkFlags::Up;
+            }
+            m.attributes.push(LinkAttribute::IfName("e0".to_owned()));
+            m.attributes.extend(more);
+            m
+        };
+        assert_eq!(servable(&link(LinkLayerType::Ether, true, None)), Some("e0"));
+        assert_eq!(servable(&link(LinkLayerType::Ether, false, None)), None);
+        assert_eq!(servable(&link(LinkLayerType::Loopback, true, None)), None);
+        assert_eq!(servable(&link(LinkLayerType::Ether, true, Some(LinkAttribute::Controller(7)))), None);
+    }
 }

@@ -65,7 +65,9 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     options.check()?;
     ControlSocket::check(&options.socket)?;
     let prepared = Prepared::new()?;
-    let core = Core::new(core_config(options)?)?;
+    let config = core_config(options)?;
+    let (served, workers) = (config.interfaces.clone(), config.workers);
+    let core = Core::new(config)?;
     let director: Arc<dyn Backend> = core.director.clone();
     let state = match options.state_file() {
         Some(path) => Some(StateFile::load(path, &*director)?),
@@ -75,7 +77,11 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     let datapath = if options.control_only { None } else { Some(core.start()?) };
     let socket = ControlSocket::bind(&options.socket, options.socket_group.as_deref())?;
     let control = Control::start(prepared, socket, director, state)?;
-    info!(socket = %options.socket.display(), control_only = options.control_only, "ready");
+    let serving = match &served[..] {
+        [] => "control socket only".to_owned(),
+        names => format!("afpacket on {}, {workers} workers", names.join(" ")),
+    };
+    info!("lvsd {} ready: {serving}; socket {}", env!("CARGO_PKG_VERSION"), options.socket.display());
     systemd::notify("READY=1");
     let why = control.wait(|| datapath.as_ref().is_none_or(|d| d.healthy()));
     systemd::notify("STOPPING=1");

@@ -58,10 +58,10 @@ pub(crate) struct Options {
     /// How packets are received and sent
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DatapathKind::Auto)]
     pub(crate) datapath: DatapathKind,
-    /// An interface to serve on (may be repeated) [default: those that lead to configured addresses]
+    /// An interface to serve on (may be repeated) [default: every Ethernet interface that is up and no port of a bridge or bond]
     #[arg(long = "interface", value_name = "IF")]
     pub(crate) interfaces: Vec<String>,
-    /// Where maps and programs are pinned
+    /// Where maps and programs will be pinned (nothing is in this version)
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lvsd")]
     pub(crate) pin_dir: PathBuf,
     /// IPv4 connections that the table holds
@@ -188,8 +188,11 @@ fn missing(have: CapabilitySet) -> Vec<&'static str> {
     if !have.contains(CapabilitySet::NET_RAW) {
         missing.push("CAP_NET_RAW");
     }
-    if !have.intersects(CapabilitySet::BPF | CapabilitySet::SYS_ADMIN) {
-        missing.push("CAP_BPF");
+    // The verifier lets programs compare and move packet pointers only with CAP_PERFMON.
+    for (one, name) in [(CapabilitySet::BPF, "CAP_BPF"), (CapabilitySet::PERFMON, "CAP_PERFMON")] {
+        if !have.intersects(one | CapabilitySet::SYS_ADMIN) {
+            missing.push(name);
+        }
     }
     missing
 }
@@ -265,9 +268,12 @@ mod tests {
     #[test]
     fn capabilities_are_named() {
         assert_eq!(missing(CapabilitySet::all()), [""; 0]);
-        assert_eq!(missing(CapabilitySet::empty()), ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF"]);
+        assert_eq!(
+            missing(CapabilitySet::empty()),
+            ["CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_BPF", "CAP_PERFMON"]
+        );
         let old = CapabilitySet::NET_ADMIN | CapabilitySet::NET_RAW | CapabilitySet::SYS_ADMIN;
-        assert_eq!(missing(old), [""; 0], "what CAP_BPF was called before 5.8");
+        assert_eq!(missing(old), [""; 0], "CAP_SYS_ADMIN stands for both");
         assert_eq!(missing(old - CapabilitySet::NET_RAW), ["CAP_NET_RAW"]);
     }
 }

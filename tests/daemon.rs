@@ -195,7 +195,7 @@ fn without_privilege_the_missing_capabilities_are_named() {
         command.uid(65534).gid(65534);
     }
     let e = refused(&mut command, 1);
-    assert!(e.contains("missing CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF: run lvsd as root"), "{e}");
+    assert!(e.contains("missing CAP_NET_ADMIN, CAP_NET_RAW, CAP_BPF, CAP_PERFMON: run lvsd as root"), "{e}");
 }
 
 #[test]

@@ -1,16 +1,20 @@
-//! `lvsd-bench`: the pieces that benchmarks are put together from. Each runs in the network namespace it is started in
-//! and prints one line of JSON.
+//! `lvsd-bench`: `all` makes the measurements of `make bench`. The other commands are the pieces that these are put together
+//! from: each runs in the network namespace it is started in and prints one line of JSON.
 #![forbid(unsafe_code)]
 
+mod all;
 mod bare;
 mod generate;
+mod inproc;
+mod net;
 mod rate;
+mod report;
 
 use std::process::ExitCode;
 
 use clap::Parser;
 
-/// Pieces of benchmarks.
+/// Measurements, and the pieces of them.
 #[derive(Parser)]
 #[command(name = "lvsd-bench")]
 enum Command {
@@ -20,6 +24,10 @@ enum Command {
     Bare(bare::Options),
     /// Counts the frames that an interface receives.
     Rate(rate::Options),
+    /// Holds NAT connections and says what memory that takes.
+    Hold(inproc::HoldOptions),
+    /// Makes all measurements, or those named, into a file of results.
+    All(all::Options),
 }
 
 fn main() -> ExitCode {
@@ -27,6 +35,8 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::run(&options),
         Command::Bare(options) => bare::run(&options),
         Command::Rate(options) => rate::run(&options),
+        Command::Hold(options) => inproc::hold(&options),
+        Command::All(options) => return all::run(&options),
     };
     match done {
         Ok(result) => {
@@ -37,6 +47,22 @@ fn main() -> ExitCode {
             eprintln!("lvsd-bench: {e}");
             ExitCode::FAILURE
         }
+    }
+}
+
+/// Why a measurement could not be made.
+type Failure = Box<dyn std::error::Error>;
+
+/// How much time measurements may take.
+#[derive(Clone, Copy, Debug)]
+struct Plan {
+    quick: bool,
+}
+
+impl Plan {
+    /// The first number in a hurry, else the second.
+    fn pick<T>(&self, quick: T, thorough: T) -> T {
+        if self.quick { quick } else { thorough }
     }
 }
 

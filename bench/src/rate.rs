@@ -33,7 +33,7 @@ fn received(interface: &str) -> Result<u64, Box<dyn Error>> {
 }
 
 /// The received-packets column of `/proc/net/dev`.
-fn frames_of(text: &str, interface: &str) -> Option<u64> {
+pub(crate) fn frames_of(text: &str, interface: &str) -> Option<u64> {
     let line = text.lines().find_map(|l| l.trim_start().strip_prefix(interface)?.strip_prefix(':'))?;
     line.split_whitespace().nth(1)?.parse().ok()
 }

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Command, CommandFactory, Parser, Subcommand};
 
 use crate::error::{EXIT_OK, EXIT_USAGE};
 
@@ -30,6 +30,30 @@ pub enum Sub {
         /// Print this one, or with a value change it; all are printed without any
         #[arg(value_name = "NAME[=VALUE]")]
         settings: Vec<String>,
+    },
+    /// Prepare this machine as a real server; no daemon is asked
+    #[command(subcommand)]
+    Realserver(RealServer),
+}
+
+/// Where decapsulators are pinned unless told otherwise.
+pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/lvsd-realserver";
+
+/// What lvsctl does on a real server.
+#[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
+pub enum RealServer {
+    /// Take the tunnel headers (IPIP, GRE) off packets to an interface's addresses, by an XDP program that stays when
+    /// lvsctl ends; again after the addresses have changed
+    Decap {
+        /// The interface at which tunnelled packets arrive
+        #[arg(long, value_name = "IF")]
+        dev: String,
+        /// Take the program away
+        #[arg(long)]
+        off: bool,
+        /// Where the program is held; where that is no BPF file system, the interface itself holds it
+        #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR)]
+        pin_dir: PathBuf,
     },
 }
 
@@ -112,16 +136,37 @@ pub fn own_options() -> Vec<OwnWord> {
 /// Subcommands.
 pub fn own_subcommands() -> Vec<OwnWord> {
     let cli = Cli::command();
-    let subs = cli.get_subcommands().map(|sub| {
-        let args = sub
-            .get_positionals()
-            .filter_map(|arg| arg.get_value_names()?.first().map(|n| format!(" [{n}]...")));
-        OwnWord {
-            usage: format!("{}{}", sub.get_name(), args.collect::<String>()),
-            doc: sub.get_about().map(|about| format!("{about}.")).unwrap_or_default(),
+    let mut words = Vec::new();
+    for sub in cli.get_subcommands() {
+        match sub.has_subcommands() {
+            true => words.extend(sub.get_subcommands().map(|s| own_word(&format!("{} ", sub.get_name()), s))),
+            false => words.push(own_word("", sub)),
         }
-    });
-    subs.collect()
+    }
+    words
+}
+
+/// A subcommand with its arguments; what an option is good for and what it is without one follows the sentence.
+fn own_word(parent: &str, sub: &Command) -> OwnWord {
+    let mut usage = format!("{parent}{}", sub.get_name());
+    let mut doc = sub.get_about().map(|about| format!("{about}.")).unwrap_or_default();
+    for arg in sub.get_arguments().filter(|a| a.get_id() != "help") {
+        let value = arg.get_value_names().and_then(|names| names.first());
+        let Some(long) = arg.get_long() else {
+            usage.extend(value.map(|v| format!(" [{v}]...")));
+            continue;
+        };
+        let value =
+            value.filter(|_| arg.get_action().takes_values()).map(|v| format!(" {v}")).unwrap_or_default();
+        let word = format!("--{long}{value}");
+        usage.push_str(&if arg.is_required_set() { format!(" {word}") } else { format!(" [{word}]") });
+        doc.push_str(&format!(" --{long}: {}", arg.get_help().map(ToString::to_string).unwrap_or_default()));
+        if let Some(default) = arg.get_default_values().first().filter(|_| arg.get_action().takes_values()) {
+            doc.push_str(&format!(" (default {})", default.to_string_lossy()));
+        }
+        doc.push('.');
+    }
+    OwnWord { usage, doc }
 }
 
 #[cfg(test)]
@@ -141,6 +186,11 @@ mod tests {
         assert_eq!((i.socket.to_str(), i.sub), (Some("/b"), Some(Sub::Status)));
         let i = parse("sysctl drop_entry=1 conntrack").unwrap();
         assert_eq!(i.sub, Some(Sub::Sysctl { settings: vec!["drop_entry=1".into(), "conntrack".into()] }));
+        let decap = |off, dir: &str| {
+            Some(Sub::Realserver(RealServer::Decap { dev: "eth0".into(), off, pin_dir: dir.into() }))
+        };
+        assert_eq!(parse("realserver decap --dev eth0").unwrap().sub, decap(false, DEFAULT_PIN_DIR));
+        assert_eq!(parse("realserver decap --off --pin-dir /x --dev eth0").unwrap().sub, decap(true, "/x"));
         // Not a subcommand: ipvsadm's grammar judges.
         assert_eq!(parse("statu").unwrap().words, ["statu"]);
         assert_eq!(parse("-A -s status").unwrap().sub, None);
@@ -150,6 +200,8 @@ mod tests {
     fn errors() {
         assert_eq!(parse("--socket").unwrap_err().exit_code(), EXIT_USAGE);
         assert_eq!(parse("status --bogus").unwrap_err().exit_code(), EXIT_USAGE);
+        assert_eq!(parse("realserver").unwrap_err().exit_code(), EXIT_USAGE);
+        assert_eq!(parse("realserver decap").unwrap_err().exit_code(), EXIT_USAGE);
         let help = parse("status --help").unwrap_err();
         assert_eq!((help.exit_code(), help.use_stderr()), (EXIT_OK, false));
     }
@@ -160,6 +212,8 @@ mod tests {
         assert_eq!(own_options()[0].usage, "--socket PATH");
         let subs = own_subcommands();
         assert_eq!(subs[1].usage, "sysctl [NAME[=VALUE]]...");
+        assert_eq!(subs[2].usage, "realserver decap --dev IF [--off] [--pin-dir DIR]");
+        assert!(subs[2].doc.contains(DEFAULT_PIN_DIR), "{}", subs[2].doc);
         assert!(subs.iter().all(|s| s.doc.len() > 5));
     }
 }

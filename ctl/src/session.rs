@@ -2,6 +2,7 @@
 
 mod own;
 mod restore;
+mod server;
 
 use std::io::{self, Write};
 use std::path::Path;
@@ -83,6 +84,7 @@ impl<'a, 'c> Session<'a, 'c> {
         match sub {
             Sub::Status => self.status(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,
+            Sub::Realserver(command) => server::realserver(command, out)?,
         }
         Ok(EXIT_OK)
     }

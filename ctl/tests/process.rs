@@ -151,7 +151,10 @@ fn says_what_to_do_without_permission() {
     std::fs::set_permissions(folder.socket(), Permissions::from_mode(0o600)).unwrap();
     // The program may lie where only root can read, so a copy of it is run.
     let program = folder.0.join("lvsctl");
-    std::fs::copy(env!("CARGO_BIN_EXE_lvsctl"), &program).unwrap();
+    // Another process copies it: a file that we had open for writing might be inherited by a program that another test
+    // starts just then, and could not be run ("Text file busy").
+    let copied = Command::new("cp").arg(env!("CARGO_BIN_EXE_lvsctl")).arg(&program).status().unwrap();
+    assert!(copied.success());
     std::fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
     let out = Command::new(program)
         .arg("--socket")

@@ -22,15 +22,19 @@ const SERVICES: [&str; 6] = [
     "-u [2001:db8::1]:53",
     "-t 10.0.0.1:443",
 ];
+const METHODS: [&str; 6] =
+    ["-m", "-g", "-m", "-i", "-i --tun-type gre", "-i --tun-type gre --tun-csum"];
 const SCHEDULERS: [&str; 8] = ["rr", "wrr", "lc", "wlc", "sh", "dh", "mh", "maglev"];
 
 fn configure(rig: &mut Rig, data: &[u8]) {
     let at = |i: usize| usize::from(data.get(i).copied().unwrap_or(0));
     let service = SERVICES[at(1) % SERVICES.len()];
-    let server = if service.contains('[') { "[2001:db8:1::" } else { "10.1.0." };
-    let close = if service.contains('[') { "]" } else { "" };
+    // Of the other family now and then: by a tunnel that is possible.
+    let v6 = service.contains('[') != (at(2) & 0x80 != 0);
+    let server = if v6 { "[2001:db8:1::" } else { "10.1.0." };
+    let close = if v6 { "]" } else { "" };
     let real = format!("{server}{}{close}", at(2) % 4 + 1);
-    let method = if at(3) % 2 == 0 { "-m" } else { "-g" };
+    let method = METHODS[at(3) % METHODS.len()];
     let scheduler = SCHEDULERS[at(3) % SCHEDULERS.len()];
     let persistent = if service.ends_with(":0") || at(4) % 4 == 0 { " -p 30" } else { "" };
     let command = match at(0) % 6 {

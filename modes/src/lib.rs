@@ -7,12 +7,15 @@ mod addr;
 pub use addr::{Addr, Family};
 pub mod checksum;
 mod crc32c;
+pub mod fast;
 pub mod forward;
 pub mod icmp;
 pub mod nat;
 pub mod options;
 pub mod packet;
 pub mod reset;
+pub mod segment;
 #[cfg(test)]
 mod testing;
+pub mod tunnel;
 pub mod wire;

@@ -35,10 +35,15 @@ pub mod tcp_flags {
 pub mod proto {
     pub const HOP_BY_HOP: u8 = 0;
     pub const ICMP: u8 = 1;
+    /// IPv4 inside.
+    pub const IPIP: u8 = 4;
     pub const TCP: u8 = 6;
     pub const UDP: u8 = 17;
+    /// IPv6 inside.
+    pub const IPV6: u8 = 41;
     pub const ROUTING: u8 = 43;
     pub const FRAGMENT: u8 = 44;
+    pub const GRE: u8 = 47;
     pub const AH: u8 = 51;
     pub const ICMPV6: u8 = 58;
     pub const DESTINATION_OPTIONS: u8 = 60;
@@ -93,6 +98,14 @@ pub fn parse(frame: &[u8]) -> Result<Packet, ParseError> {
     }
 }
 
+/// [`parse`] for IPv4 packets without VLAN tags; `None` for all other frames. Where it is called the packet is put together
+/// field by field, and not copied.
+#[inline(always)]
+pub fn parse_plain_v4(frame: &[u8]) -> Option<Result<Packet, ParseError>> {
+    let eth = Ethernet::new(frame)?;
+    (eth.ethertype() == ethertype::IPV4).then(|| parse_v4(frame, 14))
+}
+
 /// A frame whose first EtherType is that of a tag.
 fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     for l3 in [18, 22] {
@@ -108,7 +121,7 @@ fn parse_tagged(frame: &[u8]) -> Result<Packet, ParseError> {
     Err(ParseError::NotIp)
 }
 
-#[inline]
+#[inline(always)]
 fn parse_v4(frame: &[u8], l3: usize) -> Result<Packet, ParseError> {
     let bytes = &frame[l3..];
     let ip = Ipv4::new(bytes).ok_or(ParseError::Ipv4Truncated)?;

@@ -116,6 +116,29 @@ impl Index {
         }
     }
 
+    /// Fetches the first bucket only, where nine in ten keys are.
+    #[inline(always)]
+    pub(super) fn prefetch_first(&self, p: &Place) {
+        if let Some(bucket) = self.bucket(p.first) {
+            mem::prefetch(&bucket[0]);
+        }
+    }
+
+    /// Fetches the second bucket only.
+    #[inline(always)]
+    pub(super) fn prefetch_second(&self, p: &Place) {
+        if let Some(bucket) = self.bucket(p.second) {
+            mem::prefetch(&bucket[0]);
+        }
+    }
+
+    /// The first pair with the key's tag in its first or second bucket, or 0. There may be others.
+    #[inline(always)]
+    pub(super) fn likely(&self, p: &Place, second: bool) -> u64 {
+        let bucket = self.bucket(if second { p.second } else { p.first });
+        bucket.and_then(|b| Index::scan_bucket(b, p.tag, &mut Some)).unwrap_or(0)
+    }
+
     /// Calls `f` for the pairs with the key's tag until it gives something. With the locks held or nothing moving that is all
     /// of them.
     #[inline(always)]

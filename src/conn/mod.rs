@@ -16,7 +16,9 @@ mod wheel;
 
 pub use entry::{Conn, State};
 pub use table::ConnTable;
-pub use types::{Config, ConnRef, Direction, Expiry, InsertError, Memory, NewConn, Stats, TableError, Tuple};
+pub use types::{
+    Config, ConnRef, Direction, Expiry, Hint, InsertError, Memory, NewConn, Stats, TableError, Tuple,
+};
 
 #[cfg(test)]
 mod tests;

@@ -112,23 +112,46 @@ impl ConnTable {
         Key::of(tuple, false).hash(self.hash_key)
     }
 
-    /// Fetches the two buckets of a key into the cache: first stage of a batch of look-ups.
+    /// Fetches a key's first bucket into the cache: first stage of a batch of look-ups.
     #[inline]
     pub fn prefetch(&self, family: Family, hash: u64) {
         let index = &self.half(family).index;
-        index.prefetch(&index.place(hash));
+        index.prefetch_first(&index.place(hash));
     }
 
-    /// Fetches the entries that those buckets point to: second stage, some 20 keys after the first.
+    /// Second stage, some 20 keys after the first: fetches the entry that the first bucket points to and gives its
+    /// [`Hint`]; without one, as for one key in ten, fetches the second bucket.
     #[inline]
-    pub fn prefetch_entry(&self, family: Family, hash: u64) {
+    pub fn prefetch_entry(&self, family: Family, hash: u64) -> Hint {
         let half = self.half(family);
-        half.index.scan(&half.index.place(hash), |pair| {
-            if let Some(entry) = half.slots.get(pair_slot(pair)) {
-                entry.prefetch();
-            }
-            None::<()>
-        });
+        let place = half.index.place(hash);
+        let hint = half.hint(&place, false);
+        if hint.is_none() {
+            half.index.prefetch_second(&place);
+        }
+        hint
+    }
+
+    /// Third stage, for the keys without a hint: fetches the entry that the second bucket points to.
+    #[inline]
+    pub fn prefetch_entry_again(&self, family: Family, hash: u64) -> Hint {
+        let half = self.half(family);
+        half.hint(&half.index.place(hash), true)
+    }
+
+    /// As [`ConnTable::lookup`], but looks first where a hint says. The answer is the same with any hint, of this key or
+    /// not, fresh or stale.
+    #[inline]
+    pub fn lookup_by(&self, hint: Hint, hash: u64, tuple: &Tuple) -> Option<(Conn<'_>, Direction)> {
+        let half = self.half(tuple.family);
+        let key = Key::of(tuple, false);
+        // No two entries share a key: an entry that has it is the one, wherever it was found.
+        if !hint.is_none()
+            && let Some(checked) = half.check(hint.0, &key)
+        {
+            return half.found(checked);
+        }
+        half.find(&half.index.place(hash), &key)
     }
 
     /// The connection that a packet belongs to, and in which direction it goes. `hash` is [`ConnTable::hash`] of the tuple.
@@ -335,6 +358,17 @@ impl Half {
     #[inline(always)]
     fn find(&self, place: &Place, key: &Key) -> Option<(Conn<'_>, Direction)> {
         self.found(self.index.find(place, |pair| self.check(pair, key))?)
+    }
+
+    #[inline(always)]
+    fn hint(&self, place: &Place, second: bool) -> Hint {
+        let pair = self.index.likely(place, second);
+        if pair != 0
+            && let Some(entry) = self.slots.get(pair_slot(pair))
+        {
+            entry.prefetch();
+        }
+        Hint(pair)
     }
 
     pub(super) fn key_place(&self, key: &Key) -> Place {

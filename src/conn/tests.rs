@@ -445,3 +445,46 @@ fn documented_places() {
     assert_eq!(t.hash(&v6), 0x1521_963e_b335_a608);
     assert_eq!(entry::Key::of(&Tuple { sport: 0, ..v4 }, true).hash(KEY), 0x5677_e24e_a92c_1eb0);
 }
+
+#[test]
+fn a_hint_never_changes_the_answer() {
+    for family in [Family::V4, Family::V6] {
+        // a roomy table, one with many keys in their second buckets and in the overflow map, and one with slots used again
+        for (t, churn) in [(table(600), false), (crowded(600, 100), false), (crowded(600, 150), true)] {
+            let mut hints = vec![Hint::NONE, Hint(u64::MAX), Hint(1)];
+            let mut again = 0;
+            for round in 0..4u32 {
+                for n in 0..600 {
+                    let Ok(c) = t.insert(Tick(round * 9), &nat(family, n + round * 50)).map(|c| c.id())
+                    else {
+                        continue;
+                    };
+                    if churn && n % 3 == 0 {
+                        assert!(t.remove(c).is_some());
+                    }
+                }
+                for n in 0..900 {
+                    for tuple in [nat(family, n).tuple_in(), nat(family, n).tuple_out()] {
+                        let hash = t.hash(&tuple);
+                        t.prefetch(family, hash);
+                        let first = t.prefetch_entry(family, hash);
+                        let second = t.prefetch_entry_again(family, hash);
+                        again += u32::from(first.is_none() && !second.is_none());
+                        let right = t.lookup(hash, &tuple).map(|(c, d)| (c.id(), d));
+                        let other = hints[n as usize % hints.len()];
+                        for hint in [first, second, other] {
+                            let by = t.lookup_by(hint, hash, &tuple).map(|(c, d)| (c.id(), d));
+                            assert_eq!(by, right, "{hint:?}");
+                        }
+                        hints.extend([first, second].iter().filter(|h| !h.is_none()));
+                    }
+                }
+                // all that is left goes now and then, and the hints are stale
+                if churn && round == 1 {
+                    all(&t).into_iter().for_each(|c| assert!(t.remove(c).is_some()));
+                }
+            }
+            assert!(again > 0, "no key was in its second bucket");
+        }
+    }
+}

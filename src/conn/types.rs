@@ -92,6 +92,21 @@ pub struct Tuple {
     pub dport: u16,
 }
 
+/// Where a key's connection probably is: what the stages of a batch of look-ups hand on.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Hint(pub(super) u64);
+
+impl Hint {
+    /// Nothing is known.
+    pub const NONE: Hint = Hint(0);
+
+    /// Whether nothing is known.
+    #[inline(always)]
+    pub const fn is_none(self) -> bool {
+        self.0 == 0
+    }
+}
+
 /// Which of a connection's keys a packet has.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {

@@ -166,6 +166,9 @@ impl Director {
     fn conn_entry(&self, conn: &Conn<'_>) -> ConnEntry {
         let family = conn.family();
         let end = |(addr, port): (Addr, u16)| (addr.ip(family), port);
+        // A tunnel's server may be of the other family, whose addresses an entry cannot hold.
+        let line = self.dests.line(conn.dest());
+        let dest = (line.addr().ip(line.family()), conn.real().1);
         let now = self.now();
         let deadline = (u64::from(conn.timeout())) << TICK_SHIFT;
         let idle = u64::from(now.tick().since(conn.last_seen())) << TICK_SHIFT;
@@ -174,7 +177,7 @@ impl Director {
             protocol: conn.proto(),
             client: end(conn.client()),
             virt: end(conn.virt()),
-            dest: end(conn.real()),
+            dest,
             state: if conn.is_template() && conn.flags() & super::FLAG_ASSURED != 0 {
                 "ASSURED".to_owned()
             } else {
@@ -258,6 +261,7 @@ impl Backend for Director {
         let slot = self.dest_slot(&service, dest).ok_or(Errno::ENOMEM)?;
         let line = self.dests.line(slot.id);
         line.set_method(dest.method);
+        line.set_tunnel(dest.tunnel);
         line.set_load(weight(dest), dest.upper, dest.lower);
         line.set_available(true);
         let Inner { scheduler, dests, .. } = &mut *inner;
@@ -277,6 +281,7 @@ impl Backend for Director {
             dests.iter().position(|d| d.addr == dest.addr && d.port == dest.port).ok_or(Errno::ENOENT)?;
         let line = self.dests.line(dests[index].id);
         line.set_method(dest.method);
+        line.set_tunnel(dest.tunnel);
         line.set_load(weight(dest), dest.upper, dest.lower);
         dests[index].tunnel = dest.tunnel;
         if dest.weight > 0 {

@@ -86,6 +86,10 @@ pub struct Sysctls {
     pub expire_nodest_conn: AtomicU32,
     /// 1: a persistence template whose server has weight 0 does not hold.
     pub expire_quiescent_template: AtomicU32,
+    /// Not one of the kernel's. 1: every tunnel carries IPv6 packets of 1,280 bytes, as IPv6 demands of a link, if need be in
+    /// fragments of the outer packet. 0, as IPVS does it: senders are told of less than 1,280 bytes, which they ignore, and a
+    /// tunnel over IPv6 with less carries nothing.
+    pub tunnel_ipv6_min_mtu: AtomicU32,
 }
 
 impl Default for Sysctls {
@@ -94,17 +98,19 @@ impl Default for Sysctls {
             conn_reuse_mode: AtomicU32::new(1),
             expire_nodest_conn: AtomicU32::new(0),
             expire_quiescent_template: AtomicU32::new(0),
+            tunnel_ipv6_min_mtu: AtomicU32::new(1),
         }
     }
 }
 
 impl Sysctls {
     /// Name, value and largest value of each.
-    pub(super) fn each(&self) -> [(&'static str, &AtomicU32, u32); 3] {
+    pub(super) fn each(&self) -> [(&'static str, &AtomicU32, u32); 4] {
         [
             ("conn_reuse_mode", &self.conn_reuse_mode, 3),
             ("expire_nodest_conn", &self.expire_nodest_conn, 1),
             ("expire_quiescent_template", &self.expire_quiescent_template, 1),
+            ("tunnel_ipv6_min_mtu", &self.tunnel_ipv6_min_mtu, 1),
         ]
     }
 

@@ -4,8 +4,9 @@ use ipvs_netlink::FwdMethod;
 use modes::icmp::Problem;
 use modes::options::OptionError;
 use modes::packet::Packet;
-use modes::{Addr, Family, forward, nat, options};
+use modes::{Addr, Family, fast, forward, nat, options};
 
+use super::director::Director;
 use super::reason::{Count, Reason};
 use super::schedule::Target;
 use super::worker::Worker;
@@ -15,7 +16,7 @@ use crate::route::{Hop, HopState, NextHopId, RouteError};
 use crate::time::Now;
 
 /// Where a packet goes next.
-enum Way {
+pub(super) enum Way {
     /// Out of a port; the hop's state is `Ready` or `Unresolved`.
     Hop(NextHopId, Hop),
     /// To the director itself.
@@ -24,9 +25,20 @@ enum Way {
     None(Reason),
 }
 
+/// Whether a packet can leave by this hop at once and whole.
+fn fits(p: &Packet, hop: &Hop) -> bool {
+    hop.state == HopState::Ready && p.end - p.l3 <= usize::from(hop.mtu)
+}
+
+/// Whether a packet has no IPv4 options.
+fn is_plain(p: &Packet) -> bool {
+    p.family == Family::V6 || p.l4 == p.l3 + 20
+}
+
 impl Worker {
     /// Reads a cached next hop, or looks it up anew and caches it.
-    fn way(
+    #[inline(always)]
+    pub(super) fn way(
         &self,
         now: Now,
         cached: (u32, u32),
@@ -64,12 +76,15 @@ impl Worker {
     /// Sends a client's packet to its server.
     pub(super) fn forward_to_server(
         &mut self,
+        director: &Director,
         now: Now,
         frame: &mut Frame<'_>,
         p: &Packet,
         target: Target,
     ) -> Verdict {
-        let director = self.director.clone();
+        if target.method == FwdMethod::Tunnel {
+            return self.forward_to_tunnel(now, frame, p, target.dest);
+        }
         let line = director.dests.line(target.dest);
         let (family, addr) = (line.family(), target.real.0);
         if !matches!(target.method, FwdMethod::Masq | FwdMethod::Droute) {
@@ -92,14 +107,19 @@ impl Worker {
         if nat && addr == p.src {
             return Verdict::Drop(Reason::Hairpin);
         }
-        if let Err(verdict) = self.ready(now, frame, p, &hop, p.dst) {
+        let partial = frame.checksum == RxChecksum::Partial;
+        if nat && fits(p, &hop) {
+            let macs = (hop.dst_mac, hop.src_mac);
+            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Destination, target.real, partial, macs) {
+                self.counters().count(Count::NatIn);
+                return Verdict::Forward(hop.port);
+            }
+        }
+        if let Err(verdict) = self.ready(now, frame, p, hop.mtu, p.dst) {
             return verdict;
         }
-        if nat {
-            let partial = frame.checksum == RxChecksum::Partial;
-            if nat::dnat(frame.bytes_mut(), p, addr, target.real.1, partial).is_err() {
-                return Verdict::Drop(Reason::FrameTooShort);
-            }
+        if nat && nat::dnat(frame.bytes_mut(), p, addr, target.real.1, partial).is_err() {
+            return Verdict::Drop(Reason::FrameTooShort);
         }
         self.counters().count(if nat { Count::NatIn } else { Count::Dr });
         self.transmit(now, frame, p, id, &hop)
@@ -121,49 +141,62 @@ impl Worker {
             // stack could restore.
             Way::Local => return Verdict::Drop(Reason::LocalNat),
         };
+        let (virt, partial) = (conn.virt(), frame.checksum == RxChecksum::Partial);
+        if fits(p, &hop) {
+            let macs = (hop.dst_mac, hop.src_mac);
+            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Source, virt, partial, macs) {
+                self.counters().count(Count::NatOut);
+                return Verdict::Forward(hop.port);
+            }
+        }
         // Only a packet with IP options needs to know the director's own address on the way.
-        let plain = p.family == Family::V6 || p.l4 == p.l3 + 20;
-        let own = if plain { None } else { self.director.routes.source_for(p.family, p.dst) };
-        if let Err(verdict) = self.ready(now, frame, p, &hop, own.unwrap_or_default()) {
+        let own = if is_plain(p) { None } else { self.director.routes.source_for(p.family, p.dst) };
+        if let Err(verdict) = self.ready(now, frame, p, hop.mtu, own.unwrap_or_default()) {
             return verdict;
         }
-        let (virt, port) = conn.virt();
-        let partial = frame.checksum == RxChecksum::Partial;
-        if nat::snat(frame.bytes_mut(), p, virt, port, partial).is_err() {
+        if nat::snat(frame.bytes_mut(), p, virt.0, virt.1, partial).is_err() {
             return Verdict::Drop(Reason::FrameTooShort);
         }
         self.counters().count(Count::NatOut);
         self.transmit(now, frame, p, id, &hop)
     }
 
-    /// IP options, TTL and size, as a router has to treat them; `Err` is the verdict where the packet ends here.
-    fn ready(
+    /// IP options, TTL and size, as a router has to treat them; `Err` is the verdict where the packet ends here. `own` is the
+    /// director's address for IP options, `mtu` the size (of each segment) that fits.
+    pub(super) fn ready(
         &mut self,
         now: Now,
         frame: &mut Frame<'_>,
         p: &Packet,
-        hop: &Hop,
+        mtu: u16,
         own: Addr,
     ) -> Result<(), Verdict> {
         let gso = frame.gso.map(|g| g.size);
-        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
-            Ok(()) => {}
-            Err(OptionError::SourceRoute) => return Err(Verdict::Drop(Reason::SourceRoute)),
-            Err(OptionError::Malformed { pointer }) => {
-                self.counters().drop(Reason::BadOption);
-                return Err(self.answer(now, frame, p, Problem::Parameter { pointer }));
-            }
+        if !is_plain(p) {
+            self.options(now, frame, p, own)?;
         }
         if forward::decrement_ttl(frame.bytes_mut(), p).is_err() {
             self.counters().drop(Reason::TtlExceeded);
             return Err(self.answer(now, frame, p, Problem::TimeExceeded));
         }
-        let mtu = usize::from(hop.mtu);
-        if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu, gso) {
+        if p.dont_fragment && forward::needs_fragmentation(frame.bytes(), p, mtu.into(), gso) {
             self.counters().drop(Reason::TooBig);
-            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: hop.mtu.into() }));
+            return Err(self.answer(now, frame, p, Problem::TooBig { mtu: mtu.into() }));
         }
         Ok(())
+    }
+
+    /// Does to IPv4 options what a router has to; `Err` is the verdict where the packet ends here.
+    #[cold]
+    fn options(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, own: Addr) -> Result<(), Verdict> {
+        match options::process(frame.bytes_mut(), p, own, self.director.ms_of_day(now)) {
+            Ok(()) => Ok(()),
+            Err(OptionError::SourceRoute) => Err(Verdict::Drop(Reason::SourceRoute)),
+            Err(OptionError::Malformed { pointer }) => {
+                self.counters().drop(Reason::BadOption);
+                Err(self.answer(now, frame, p, Problem::Parameter { pointer }))
+            }
+        }
     }
 
     /// Gives a rewritten packet its MAC addresses and its way out; one that is too big and may be cut is cut.
@@ -194,19 +227,31 @@ impl Worker {
             return Verdict::Drop(Reason::TooBig);
         }
         self.counters().count(Count::Fragmented);
+        self.emit_all(now, id, hop, pieces)
+    }
+
+    /// Sends the finished frames that one became; which of them are dropped is counted here.
+    pub(super) fn emit_all(&mut self, now: Now, id: NextHopId, hop: &Hop, pieces: Vec<Vec<u8>>) -> Verdict {
         for data in pieces {
-            let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };
-            if hop.state == HopState::Ready {
-                self.outbox.push_back(out);
-            } else if let Verdict::Drop(reason) = self.wait(now, id, out) {
+            if let Verdict::Drop(reason) = self.emit(now, id, hop, data) {
                 self.counters().drop(reason);
             }
         }
         Verdict::Emitted
     }
 
+    /// Sends a finished frame of the core's own making, or keeps it until its next hop is known.
+    pub(super) fn emit(&mut self, now: Now, id: NextHopId, hop: &Hop, data: Vec<u8>) -> Verdict {
+        let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };
+        if hop.state != HopState::Ready {
+            return self.wait(now, id, out);
+        }
+        self.outbox.push_back(out);
+        Verdict::Emitted
+    }
+
     /// Keeps a finished frame until its next hop is known.
-    fn wait(&mut self, now: Now, id: NextHopId, out: Out) -> Verdict {
+    pub(super) fn wait(&mut self, now: Now, id: NextHopId, out: Out) -> Verdict {
         if self.pending.push(now, id, out) {
             self.counters().count(Count::Queued);
             Verdict::Queued
@@ -219,12 +264,7 @@ impl Worker {
     pub(super) fn emit_to(&mut self, now: Now, family: Family, to: Addr, mut data: Vec<u8>) -> bool {
         let Way::Hop(id, hop) = self.way(now, (0, 0), family, to, 0, |_, _| ()) else { return false };
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
-        let out = Out { port: hop.port, data, checksum: RxChecksum::Complete, gso: None };
-        if hop.state == HopState::Ready {
-            self.outbox.push_back(out);
-            return true;
-        }
-        matches!(self.wait(now, id, out), Verdict::Queued)
+        matches!(self.emit(now, id, &hop, data), Verdict::Emitted | Verdict::Queued)
     }
 
     /// Sends the frames whose next hop has become known, and drops those that waited in vain.

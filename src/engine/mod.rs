@@ -1,7 +1,7 @@
 //! Frame and time in, verdict out: the director's data path, deterministic and without IO.
 //!
-//! [`Worker::batch`](handler::FrameHandler::batch) takes up to 64 frames in three passes, so that table look-ups overlap: parse all
-//! (and prefetch the index), prefetch the entries, then judge each. What a packet meets, in the order of cost:
+//! [`Worker::batch`](handler::FrameHandler::batch) takes frames through stages (`stages.rs`), so that table look-ups overlap: parse and
+//! fetch the index, fetch the entries, judge. What a packet meets, in the order of cost:
 //!
 //! 1. a known connection: a few loads, no lock ([`crate::conn`]);
 //! 2. a known connection whose cached next hop is stale: one route look-up under a read lock;
@@ -17,7 +17,9 @@ mod handler;
 mod pending;
 mod reason;
 mod schedule;
+mod stages;
 pub mod tcp;
+mod tunnel;
 mod worker;
 
 pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls};

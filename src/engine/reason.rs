@@ -8,7 +8,7 @@ macro_rules! counted {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $text:literal,)* }) => {
         $(#[$meta])*
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
-        #[repr(usize)]
+        #[repr(u8)]
         pub enum $name { $($(#[$doc])* $variant,)* }
         impl $name {
             /// All of them, in the order of their numbers.
@@ -70,7 +70,7 @@ counted! {
         Hairpin => "drop_hairpin",
         /// A NAT server that is an address of the director, but not the virtual one.
         LocalNat => "drop_local_nat",
-        /// A tunnel server: the method is not built yet.
+        /// A tunnel server with an encapsulation (GUE) that is not built yet.
         MethodMissing => "drop_method_missing",
         /// A fragment to a virtual service, which is not balanced yet.
         Fragment => "drop_fragment",
@@ -78,6 +78,12 @@ counted! {
         TtlExceeded => "drop_ttl_exceeded",
         /// Too large for the next hop, and must not be fragmented; answered by an ICMP error where allowed.
         TooBig => "drop_too_big",
+        /// The MTU toward a tunnel server leaves too little for packets inside.
+        TunnelMtu => "drop_tunnel_mtu",
+        /// The director has no address of the tunnel server's family on the way there.
+        NoTunnelSource => "drop_no_tunnel_source",
+        /// A super-packet for a tunnel that cannot be cut into segments.
+        SuperPacket => "drop_super_packet",
         /// A source-routed packet, which would leave by another way than its connection's.
         SourceRoute => "drop_source_route",
         /// A broken IPv4 option; answered by an ICMP parameter problem where allowed.
@@ -106,6 +112,8 @@ counted! {
         NatOut => "forward_nat_out",
         /// Sent on by direct routing.
         Dr => "forward_dr",
+        /// Sent on by a tunnel.
+        Tunnel => "forward_tunnel",
         /// Given to the director's own stack for a local server.
         Local => "forward_local",
         /// Not ours: given back to the kernel.
@@ -126,6 +134,8 @@ counted! {
         IcmpLimited => "icmp_rate_limited",
         /// Frames cut into fragments.
         Fragmented => "fragmented",
+        /// Super-packets cut into segments for a tunnel.
+        Segmented => "segmented",
         /// Frames that waited for their next hop.
         Queued => "next_hop_queued",
     }

@@ -6,16 +6,17 @@ use std::sync::atomic::Ordering::*;
 
 use ipvs_netlink::FwdMethod;
 use modes::checksum;
-use modes::packet::{self, Fragment, Packet, proto, tcp_flags};
+use modes::packet::{Fragment, Packet, proto, tcp_flags};
 
 use super::answer::Bucket;
-use super::director::Director;
+use super::director::{Director, MAX_WORKERS};
 use super::pending::Pending;
 use super::reason::{Count, Counters, Reason};
 use super::schedule::{Scheduled, Target, may_begin};
+use super::stages::{self, Parsed, STAGES, STEP, part, tuple};
 use super::tcp::{self, State, View};
-use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, PROTO_UDP, RxChecksum, Verdict};
-use crate::conn::{Conn, Direction, Expiry, Tuple};
+use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, RxChecksum, Verdict};
+use crate::conn::{Conn, Direction, Expiry, Hint};
 use crate::time::{Now, ticks};
 
 /// Frames judged together.
@@ -37,7 +38,10 @@ pub struct Worker {
     pub(super) pending: Pending,
     pub(super) icmp: Bucket,
     pub(super) ip_id: u16,
+    /// Identification of the last IPv6 packet that was cut into fragments. Workers count in ranges of their own.
+    pub(super) fragment_id: u32,
     parsed: Vec<Parsed>,
+    timeouts: [u32; TIMEOUTS],
     /// When the timers were last looked after.
     ticked: Now,
 }
@@ -48,14 +52,11 @@ impl std::fmt::Debug for Worker {
     }
 }
 
-enum Parsed {
-    Judged(Verdict),
-    /// TCP or UDP with ports, and its tuple's hash.
-    Flow(Packet, u64),
-}
+/// Timeouts that a worker keeps for a batch: TCP's eight states, then UDP's only one.
+const TIMEOUTS: usize = 9;
 
-fn tuple(p: &Packet) -> Tuple {
-    Tuple { family: p.family, proto: p.proto, src: p.src, dst: p.dst, sport: p.sport, dport: p.dport }
+fn timeout_index(state: State) -> usize {
+    (state as usize).min(TIMEOUTS - 1)
 }
 
 impl Worker {
@@ -63,6 +64,8 @@ impl Worker {
     pub fn new(director: Arc<Director>, index: usize) -> Worker {
         let index = index % director.workers();
         let ip_id = (director.seed >> (index % 4 * 16)) as u16;
+        let fragment_id =
+            (director.seed as u32).wrapping_add((index as u32).wrapping_mul(u32::MAX / MAX_WORKERS as u32));
         Worker {
             director,
             index,
@@ -70,7 +73,9 @@ impl Worker {
             pending: Pending::default(),
             icmp: Bucket::default(),
             ip_id,
+            fragment_id,
             parsed: Vec::with_capacity(BATCH),
+            timeouts: [0; TIMEOUTS],
             ticked: Now::default(),
         }
     }
@@ -79,55 +84,48 @@ impl Worker {
         self.director.counters(self.index)
     }
 
-    fn parse(&self, frame: &Frame<'_>) -> Parsed {
-        let bytes = frame.bytes();
-        let Some(to) = bytes.first_chunk::<6>() else {
-            return Parsed::Judged(Verdict::Drop(Reason::FrameTooShort));
-        };
-        if !self.director.routes.is_our_mac(frame.port, *to) {
-            return Parsed::Judged(Verdict::Pass);
-        }
-        let p = match packet::parse(bytes) {
-            Ok(p) => p,
-            Err(e) if !e.is_malformed() => return Parsed::Judged(Verdict::Pass),
-            Err(e) => return Parsed::Judged(Verdict::Drop(e.into())),
-        };
-        if p.fragment == Fragment::Later || (p.proto != PROTO_TCP && p.proto != PROTO_UDP) {
-            return Parsed::Judged(Verdict::Pass);
-        }
-        let hash = self.director.table.hash(&tuple(&p));
-        self.director.table.prefetch(p.family, hash);
-        Parsed::Flow(p, hash)
-    }
-
-    fn judge(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, hash: u64) -> Verdict {
+    // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
+    // which all workers share, stays as it is.
+    fn judge(
+        &mut self,
+        director: &Director,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        (hash, hint): (u64, Hint),
+    ) -> Verdict {
         // A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial.
         // Whoever cuts it again starts from a partial one over the whole length.
         if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
             frame.checksum = RxChecksum::Partial;
         }
-        let director = self.director.clone();
         if p.fragment != Fragment::Whole {
             let ours = director.services.find(p.family, p.proto, p.dst, p.dport).is_some();
             return if ours { Verdict::Drop(Reason::Fragment) } else { Verdict::Pass };
         }
-        match director.table.lookup(hash, &tuple(p)) {
-            Some((conn, Direction::In)) => self.inbound(now, frame, p, conn),
-            Some((conn, Direction::Out)) => self.outbound(now, frame, p, &conn),
-            None => self.first(now, frame, p),
+        match director.table.lookup_by(hint, hash, &tuple(p)) {
+            Some((conn, Direction::In)) => self.inbound(director, now, frame, p, conn),
+            Some((conn, Direction::Out)) => self.outbound(director, now, frame, p, &conn),
+            None => self.first(director, now, frame, p),
         }
     }
 
     /// A packet from the client of a known connection.
-    fn inbound(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, conn: Conn<'_>) -> Verdict {
-        let director = self.director.clone();
+    fn inbound(
+        &mut self,
+        director: &Director,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        conn: Conn<'_>,
+    ) -> Verdict {
         let line = director.dests.line(conn.dest());
         let expire_nodest = director.sysctls.expire_nodest_conn.load(Relaxed) != 0;
         if p.proto == PROTO_TCP && p.tcp_flags & tcp_flags::SYN != 0 {
             let drained = expire_nodest && line.weight() == 0;
             if drained || self.reusable(&conn) {
                 director.end(self.index, conn.id(), Count::ConnReused);
-                return self.first(now, frame, p);
+                return self.first(director, now, frame, p);
             }
         }
         if !line.available() {
@@ -135,14 +133,14 @@ impl Worker {
                 return Verdict::Drop(Reason::DestinationGone);
             }
             director.end(self.index, conn.id(), Count::ConnNoDest);
-            return self.first(now, frame, p);
+            return self.first(director, now, frame, p);
         }
         self.count_in(conn.dest(), frame, p);
         conn.count_packet();
         let nat = conn.method() == FwdMethod::Masq as u8;
         self.progress(now, p, &conn, if nat { View::Input } else { View::InputOnly });
         let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
-        self.forward_to_server(now, frame, p, target)
+        self.forward_to_server(director, now, frame, p, target)
     }
 
     /// Whether a SYN on this connection begins another one with the same ports.
@@ -159,8 +157,14 @@ impl Worker {
     }
 
     /// A packet from the server of a known connection, by NAT.
-    fn outbound(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, conn: &Conn<'_>) -> Verdict {
-        let director = self.director.clone();
+    fn outbound(
+        &mut self,
+        director: &Director,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        conn: &Conn<'_>,
+    ) -> Verdict {
         if director.dests.line(conn.dest()).available() {
             let (pkts, bytes) = size(frame, p);
             director.dests.count_out(self.index, conn.dest(), pkts, bytes);
@@ -170,8 +174,7 @@ impl Worker {
     }
 
     /// A packet without a connection.
-    fn first(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet) -> Verdict {
-        let director = self.director.clone();
+    fn first(&mut self, director: &Director, now: Now, frame: &mut Frame<'_>, p: &Packet) -> Verdict {
         let Some(service) = director.services.find(p.family, p.proto, p.dst, p.dport) else {
             return Verdict::Pass;
         };
@@ -184,11 +187,11 @@ impl Worker {
                 self.count_in(conn.dest(), frame, p);
                 conn.count_packet();
                 let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
-                self.forward_to_server(now, frame, p, target)
+                self.forward_to_server(director, now, frame, p, target)
             }
             Scheduled::Once(target) => {
                 self.count_in(target.dest, frame, p);
-                self.forward_to_server(now, frame, p, target)
+                self.forward_to_server(director, now, frame, p, target)
             }
             Scheduled::Refused(Reason::NoDestination) => self.unreachable(now, frame, p),
             Scheduled::Refused(reason) => Verdict::Drop(reason),
@@ -228,11 +231,32 @@ impl Worker {
         } else {
             State::Udp
         };
-        let timeout = director.state_timeout(state);
+        let timeout = self.timeouts[timeout_index(state)];
         let shorter = timeout < conn.timeout();
         conn.touch(now.tick(), timeout);
         if shorter {
             director.table.rearm(conn.id(), now.tick());
+        }
+    }
+
+    /// Counts a verdict and hands it over.
+    #[inline]
+    fn pronounce(&self, verdict: Verdict, verdicts: &mut Vec<Verdict>) {
+        match verdict {
+            // made anew, not copied: a copy would be read wider than it was just written, which stalls
+            Verdict::Forward(port) => return verdicts.push(Verdict::Forward(port)),
+            Verdict::Drop(reason) => self.counters().drop(reason),
+            Verdict::Pass => self.counters().count(Count::Passed),
+            _ => {}
+        }
+        verdicts.push(verdict);
+    }
+
+    /// Takes over the timeouts that are set now.
+    fn read_timeouts(&mut self) {
+        use State::*;
+        for state in [None, Established, SynSent, SynRecv, FinWait, TimeWait, Close, CloseWait, Udp] {
+            self.timeouts[timeout_index(state)] = self.director.state_timeout(state);
         }
     }
 
@@ -289,28 +313,29 @@ pub(super) fn method(n: u8) -> FwdMethod {
 
 impl FrameHandler for Worker {
     fn batch(&mut self, now: Now, frames: &mut [Frame<'_>], verdicts: &mut Vec<Verdict>) {
-        self.director.note_time(now);
+        let director = &*Arc::clone(&self.director);
+        director.note_time(now);
         self.counters().add(Count::Received, frames.len() as u64);
+        self.read_timeouts();
         let mut parsed = std::mem::take(&mut self.parsed);
         for chunk in frames.chunks_mut(BATCH) {
             parsed.clear();
-            parsed.extend(chunk.iter().map(|f| self.parse(f)));
-            for flow in &parsed {
-                if let Parsed::Flow(p, hash) = flow {
-                    self.director.table.prefetch_entry(p.family, *hash);
+            let n = chunk.len();
+            stages::fetch(&chunk[part(Some(0), n)]);
+            for step in 0..n.div_ceil(STEP) + STAGES - 1 {
+                let at = |stage| part(step.checked_sub(stage), n);
+                stages::fetch(&chunk[part(Some(step + 1), n)]);
+                stages::parse(director, &chunk[at(0)], &mut parsed);
+                let judged = at(STAGES - 1);
+                for (frame, flow) in chunk[judged.clone()].iter_mut().zip(&parsed[judged]) {
+                    let verdict = match flow {
+                        Parsed::Judged(v) => *v,
+                        Parsed::Flow(p, hash, hint) => self.judge(director, now, frame, p, (*hash, *hint)),
+                    };
+                    self.pronounce(verdict, verdicts);
                 }
-            }
-            for (frame, flow) in chunk.iter_mut().zip(&parsed) {
-                let verdict = match flow {
-                    Parsed::Judged(v) => *v,
-                    Parsed::Flow(p, hash) => self.judge(now, frame, p, *hash),
-                };
-                match verdict {
-                    Verdict::Drop(reason) => self.counters().drop(reason),
-                    Verdict::Pass => self.counters().count(Count::Passed),
-                    _ => {}
-                }
-                verdicts.push(verdict);
+                stages::hint(director, &mut parsed[at(1)]);
+                stages::hint_again(director, &mut parsed[at(2)]);
             }
         }
         self.parsed = parsed;

@@ -96,7 +96,7 @@ impl Lines {
     }
 
     /// The value in force.
-    #[inline]
+    #[inline(always)]
     pub(super) fn get(&self, id: NextHopId) -> Hop {
         let Some(line) = self.lines.get(id.index()) else { return Hop::GONE };
         for _ in 0..READ_TRIES {

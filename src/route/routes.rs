@@ -151,7 +151,7 @@ impl Routes {
     }
 
     /// What a frame to this next hop needs, as of now. Takes no lock and never waits.
-    #[inline]
+    #[inline(always)]
     pub fn get(&self, id: NextHopId) -> Hop {
         self.lines.get(id)
     }

@@ -5,9 +5,9 @@
 
 use std::io;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicU64, Ordering::*};
+use std::sync::atomic::{AtomicU64, Ordering::*, fence};
 
-use ipvs_netlink::FwdMethod;
+use ipvs_netlink::{FwdMethod, Tunnel};
 use modes::{Addr, Family};
 use schedulers::Load;
 
@@ -27,9 +27,17 @@ const W_CONNS: usize = 5;
 const W_THRESHOLDS: usize = 6;
 const W_ROUTE: usize = 7;
 const W_TEMPLATES: usize = 8;
+const W_TUNNEL: usize = 9;
+const W_SOURCE_HI: usize = 10;
+const W_SOURCE_LO: usize = 11;
+const W_SOURCE: usize = 12;
 
 const AVAILABLE: u64 = 1;
 const OVERLOADED: u64 = 2;
+
+/// `W_SOURCE` is epoch:32, changes:31, and this: somebody is writing the address.
+const SOURCE_BUSY: u64 = 1;
+const SOURCE_CHANGES: u64 = 0xffff_fffe;
 
 /// A destination's number: the index of its line.
 pub type DestId = u32;
@@ -218,6 +226,17 @@ impl DestLine<'_> {
         method_from((self.w[W_END].load(Relaxed) >> 32) as u8)
     }
 
+    /// Sets the encapsulation of a tunnel server; it holds for known connections too.
+    pub fn set_tunnel(&self, t: Tunnel) {
+        let word = u64::from(t.kind) | u64::from(t.flags) << 16 | u64::from(t.port) << 32;
+        self.w[W_TUNNEL].store(word, Release);
+    }
+    /// Encapsulation, for tunnel servers.
+    pub fn tunnel(&self) -> Tunnel {
+        let w = self.w[W_TUNNEL].load(Acquire);
+        Tunnel { kind: w as u8, flags: (w >> 16) as u16, port: (w >> 32) as u16 }
+    }
+
     /// Whether the server is configured (connections of a removed server are kept, but not served).
     pub fn available(&self) -> bool {
         self.w[W_FLAGS].load(Acquire) & AVAILABLE != 0
@@ -324,5 +343,105 @@ impl DestLine<'_> {
     /// Caches a next hop.
     pub fn set_route(&self, epoch: u32, hop: u32) {
         self.w[W_ROUTE].store(u64::from(epoch) << 32 | u64::from(hop), Release);
+    }
+
+    /// The director's own address on the way to the server, if it was cached in this epoch of the routes.
+    #[inline]
+    pub fn source(&self, epoch: u32) -> Option<Addr> {
+        let before = self.w[W_SOURCE].load(Acquire);
+        if before >> 32 != u64::from(epoch) || before & SOURCE_BUSY != 0 {
+            return None;
+        }
+        let (hi, lo) = (self.w[W_SOURCE_HI].load(Relaxed), self.w[W_SOURCE_LO].load(Relaxed));
+        fence(Acquire);
+        let addr = Addr(u128::from(hi) << 64 | u128::from(lo));
+        (self.w[W_SOURCE].load(Relaxed) == before).then_some(addr)
+    }
+    /// Caches that address. If another worker is at it this instant, nothing is kept.
+    pub fn set_source(&self, epoch: u32, addr: Addr) {
+        let word = &self.w[W_SOURCE];
+        let old = word.load(Relaxed);
+        if old & SOURCE_BUSY != 0 || word.compare_exchange(old, old | SOURCE_BUSY, AcqRel, Relaxed).is_err() {
+            return;
+        }
+        fence(Release);
+        self.w[W_SOURCE_HI].store((addr.0 >> 64) as u64, Relaxed);
+        self.w[W_SOURCE_LO].store(addr.0 as u64, Relaxed);
+        word.store(u64::from(epoch) << 32 | old.wrapping_add(2) & SOURCE_CHANGES, Release);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::atomic::AtomicBool;
+
+    #[test]
+    fn tunnel_parameters_are_kept_apart() {
+        let dests = Dests::new(2, 1).unwrap();
+        let id = dests.allocate().unwrap();
+        let t = Tunnel { kind: 2, port: 0xfedc, flags: 0x1234 };
+        dests.line(id).set_tunnel(t);
+        assert_eq!(dests.line(id).tunnel(), t);
+        assert_eq!(dests.line(id + 1).tunnel(), Tunnel::default());
+        dests.release(id);
+        assert_eq!(dests.line(id).tunnel(), Tunnel::default());
+    }
+
+    #[test]
+    fn a_source_holds_for_its_epoch() {
+        let dests = Dests::new(1, 1).unwrap();
+        let line = dests.line(dests.allocate().unwrap());
+        assert_eq!(line.source(1), None);
+        for epoch in [1, 2, u32::MAX] {
+            let addr = Addr(u128::from(epoch) << 96 | 7);
+            line.set_source(epoch, addr);
+            assert_eq!(line.source(epoch), Some(addr));
+            assert_eq!(line.source(epoch - 1), None);
+        }
+    }
+
+    /// Workers that write and read a source at the same time: whoever gets an answer gets a whole address of that epoch.
+    #[test]
+    fn sources_are_never_torn() {
+        const ROUNDS: u32 = 200_000;
+        let dests = Dests::new(1, 1).unwrap();
+        let line = dests.line(dests.allocate().unwrap());
+        let of = |epoch: u32| Addr(u128::from(epoch) << 64 | u128::from(!epoch));
+        let (current, done) = (AtomicU64::new(1), AtomicBool::new(false));
+        let hits: u64 = std::thread::scope(|s| {
+            let writers = [0, 1].map(|me| {
+                let current = &current;
+                s.spawn(move || {
+                    for epoch in 1..=ROUNDS {
+                        line.set_source(epoch + me, of(epoch + me));
+                        current.store(epoch.into(), Relaxed);
+                    }
+                })
+            });
+            let reader = s.spawn(|| {
+                let mut hits = 0;
+                loop {
+                    // In this order: the last round finds what the writers left.
+                    let last = done.load(Acquire);
+                    let epoch = current.load(Relaxed) as u32;
+                    for e in epoch..epoch + 4 {
+                        if let Some(addr) = line.source(e) {
+                            assert_eq!(addr, of(e));
+                            hits += 1;
+                        }
+                    }
+                    if last {
+                        break hits;
+                    }
+                }
+            });
+            for w in writers {
+                w.join().unwrap();
+            }
+            done.store(true, Release);
+            reader.join().unwrap()
+        });
+        assert!(hits > 0);
     }
 }

@@ -2,7 +2,9 @@
 #![allow(unreachable_pub)]
 
 mod admin;
+mod batches;
 mod cases;
+mod cases_tunnel;
 mod frames;
 mod packets;
 mod replay;

@@ -1,11 +1,28 @@
 //! The recorded frames (`d-packets.txt`): what went into an IPVS director must come out of the core the same, byte for byte.
 
+use super::frames::sum;
 use super::rig::{C0, Event, Rig, S0, link};
 use super::rig::{C0_MAC, S0_MAC};
 use lvsd::route::PortId;
 
-pub const SECTIONS: [&str; 6] =
-    ["IPv4 NAT", "IPv4 DR", "IPv6 NAT", "IPv6 DR", "IPv4 refusals", "IPv6 refusals"];
+pub const SECTIONS: [&str; 16] = [
+    "IPv4 NAT",
+    "IPv4 DR",
+    "IPv4 TUN ipip",
+    "IPv4 TUN gre",
+    "IPv4 TUN gre csum",
+    "IPv4 TUN ipip, server of the other family",
+    "IPv4 TUN gre, server of the other family",
+    "IPv6 NAT",
+    "IPv6 DR",
+    "IPv6 TUN ipip",
+    "IPv6 TUN gre",
+    "IPv6 TUN gre csum",
+    "IPv6 TUN ipip, server of the other family",
+    "IPv6 TUN gre, server of the other family",
+    "IPv4 refusals",
+    "IPv6 refusals",
+];
 
 /// Rows of features that are not built yet.
 const LATER: [&str; 4] = [
@@ -29,8 +46,11 @@ const STACK: [&str; 10] = [
     "nat_icmp_send=0: the same",
 ];
 
-/// Settings that are not built yet; rows while one of them is on are left out.
-const LATER_SYSCTLS: [&str; 2] = ["nat_icmp_send", "schedule_icmp"];
+/// Settings that are not built yet, with the value that they are treated as having; rows under another one are left out.
+const LATER_SYSCTLS: [(&str, &str); 3] = [("nat_icmp_send", "0"), ("schedule_icmp", "0"), ("pmtu_disc", "1")];
+
+/// What makes the director do as IPVS where it knows better; the better is in `cases_tunnel`.
+const STRICT: [&str; 1] = ["sysctl -w net.ipv4.vs.tunnel_ipv6_min_mtu=0"];
 
 #[derive(Debug)]
 pub enum Line {
@@ -54,20 +74,22 @@ fn port(name: &str) -> PortId {
 pub fn section(name: &str) -> Vec<Line> {
     let golden = include_str!("../golden/d-packets.txt");
     let at = golden.find(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("no section {name}"));
-    let mut lines = Vec::new();
+    let mut lines: Vec<Line> = STRICT.iter().map(|c| Line::Command((*c).to_owned())).collect();
     let (mut label, mut later) = (String::new(), false);
     for line in golden[at + 1..].lines().skip(1).take_while(|l| !l.starts_with("## ")) {
         if let Some(command) = line.strip_prefix("# $ ") {
             if let Some((name, value)) =
                 command.strip_prefix("sysctl -w net.ipv4.vs.").and_then(|s| s.split_once('='))
-                && LATER_SYSCTLS.contains(&name)
+                && let Some((_, built)) = LATER_SYSCTLS.iter().find(|(n, _)| *n == name)
             {
-                later = value != "0";
+                later = value != *built;
                 continue;
             }
             lines.push(Line::Command(command.to_owned()));
         } else if let Some(comment) = line.strip_prefix("# ") {
             label = comment.to_owned();
+        } else if later && (line.starts_with("in  ") || line.starts_with("out ")) {
+            continue;
         } else if let Some(rest) = line.strip_prefix("in  ") {
             let (name, frame) = rest.split_once(' ').unwrap();
             let row =
@@ -80,9 +102,6 @@ pub fn section(name: &str) -> Vec<Line> {
                 out.push((port(name), unhex(frame)));
             }
         }
-        if later && matches!(lines.last(), Some(Line::Row { .. })) && line.starts_with("out ") {
-            lines.pop();
-        }
     }
     lines.retain(|l| !matches!(l, Line::Row { label, .. } if LATER.contains(&label.as_str())));
     lines
@@ -94,18 +113,25 @@ pub fn passed(label: &str, out: &[(PortId, Vec<u8>)]) -> bool {
     STACK.contains(&label) || (label.is_empty() && out.is_empty())
 }
 
-/// Blanks what the director chose at random: the IP id and flow label of packets that it made itself.
+/// Blanks what the director chose at random: the IP id and flow label of packets that it made itself. An outer packet with DF has
+/// id 0, which is no noise.
 pub fn without_noise(frame: &[u8]) -> Vec<u8> {
     let mut f = frame.to_vec();
     let icmp4 = f[12..14] == [8, 0] && f[23] == 1;
     let icmp6 = f[12..14] == [0x86, 0xdd] && f[20] == 58;
-    if icmp4 {
+    let outer4 = f[12..14] == [8, 0] && matches!(f[23], 4 | 41 | 47) && f[20] & 0x40 == 0;
+    let fragment6 = f[12..14] == [0x86, 0xdd] && f[20] == 44;
+    if icmp4 || outer4 {
+        assert_eq!(sum(&f[14..34]), 0xffff, "IPv4 header checksum");
         f[18..20].fill(0);
         f[24..26].fill(0);
     }
     if icmp6 {
         f[15] &= 0xf0;
         f[16..18].fill(0);
+    }
+    if fragment6 {
+        f[58..62].fill(0);
     }
     f
 }

@@ -192,20 +192,32 @@ impl Rig {
         checksum: RxChecksum,
         gso: Option<Gso>,
     ) -> Event {
-        let mut buf = vec![0u8; 64];
+        self.frame_behind(64, port, frame, (checksum, gso)).0
+    }
+
+    /// Gives the director one frame with `room` bytes before it; answers what came of it, and the notes it was left with.
+    pub fn frame_behind(
+        &mut self,
+        room: usize,
+        port: PortId,
+        frame: &[u8],
+        (checksum, gso): (RxChecksum, Option<Gso>),
+    ) -> (Event, (RxChecksum, Option<Gso>)) {
+        let mut buf = vec![0u8; room];
         buf.extend_from_slice(frame);
         let end = buf.len();
         let mut verdicts = Vec::new();
-        let mut frames = [Frame { buf: &mut buf, start: 64, end, port, checksum, gso }];
+        let mut frames = [Frame { buf: &mut buf, start: room, end, port, checksum, gso }];
         self.worker.batch(self.now, &mut frames, &mut verdicts);
         let (start, end) = (frames[0].start, frames[0].end);
+        let notes = (frames[0].checksum, frames[0].gso);
         assert_eq!(verdicts.len(), 1);
         let mut out = Vec::new();
         if let Verdict::Forward(to) = verdicts[0] {
             out.push((to, buf[start..end].to_vec()));
         }
         out.extend(self.outbox());
-        match verdicts[0] {
+        let event = match verdicts[0] {
             Verdict::Forward(_) | Verdict::Emitted => Event::Out(out),
             Verdict::Pass => {
                 assert_eq!(&buf[start..end], frame, "a frame that is passed must be unchanged");
@@ -217,7 +229,8 @@ impl Rig {
                 assert!(out.is_empty());
                 Event::Drop(reason)
             }
-        }
+        };
+        (event, notes)
     }
 
     pub fn outbox(&mut self) -> Vec<(PortId, Vec<u8>)> {
@@ -358,6 +371,16 @@ fn parse_dest(key: &ServiceKey, words: &mut Words<'_>, coerce: bool) -> Dest {
             "-m" => d.method = FwdMethod::Masq,
             "-g" => d.method = FwdMethod::Droute,
             "-i" => d.method = FwdMethod::Tunnel,
+            "--tun-type" => {
+                d.tunnel.kind = match words.next().unwrap() {
+                    "ipip" => 0,
+                    "gue" => 1,
+                    "gre" => 2,
+                    w => panic!("tunnel type {w}"),
+                }
+            }
+            "--tun-port" => d.tunnel.port = words.next().unwrap().parse().unwrap(),
+            "--tun-csum" => d.tunnel.flags |= 1,
             "-w" => d.weight = words.next().unwrap().parse().unwrap(),
             "-x" => d.upper = words.next().unwrap().parse().unwrap(),
             "-y" => d.lower = words.next().unwrap().parse().unwrap(),

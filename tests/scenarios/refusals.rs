@@ -22,7 +22,7 @@ fn every_weight_is_zero(mode: Mode, family: Family) {
     let mut lab = Lab::with_nginx(mode);
     let on = match mode {
         Mode::Nat => lab.rip(family, 1),
-        Mode::Dr => lab.vip(family),
+        Mode::Dr | Mode::Ipip | Mode::Gre => lab.vip(family),
     };
     let _echo = UdpEcho::start(&lab.servers[0].ns, "s1", on, 8080);
     lab.start_lvsd();

@@ -8,7 +8,7 @@ use crate::{matrix, probe, spread};
 pub(crate) fn echoes(lab: &Lab, family: Family, port: u16) -> Vec<UdpEcho> {
     let on = |number| match lab.mode {
         Mode::Nat => lab.rip(family, number),
-        Mode::Dr => lab.vip(family),
+        Mode::Dr | Mode::Ipip | Mode::Gre => lab.vip(family),
     };
     lab.servers.iter().map(|s| UdpEcho::start(&s.ns, &s.name, on(s.number), port)).collect()
 }

@@ -38,6 +38,16 @@ impl<B: Deref<Target = [u8; 20]>> Ipv4<B> {
     pub fn header_len(&self) -> usize {
         usize::from(self.0[field::VERSION_IHL] & 15) * 4
     }
+    /// Type of service: DSCP and ECN (RFC 2474, RFC 3168).
+    #[inline(always)]
+    pub fn tos(&self) -> u8 {
+        self.0[field::TOS]
+    }
+    /// Identification.
+    #[inline(always)]
+    pub fn id(&self) -> u16 {
+        be16(&self.0, field::ID.start)
+    }
     /// Length of the packet, header included.
     #[inline(always)]
     pub fn total_len(&self) -> usize {

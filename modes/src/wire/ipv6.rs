@@ -23,6 +23,11 @@ impl<B: Deref<Target = [u8; 40]>> Ipv6<B> {
     pub fn version(&self) -> u8 {
         self.0[field::VERSION] >> 4
     }
+    /// Traffic class: DSCP and ECN (RFC 2474, RFC 3168).
+    #[inline(always)]
+    pub fn traffic_class(&self) -> u8 {
+        (be16(&self.0, field::VERSION) >> 4) as u8
+    }
     /// Length of what follows the header.
     #[inline(always)]
     pub fn payload_len(&self) -> usize {
@@ -54,6 +59,11 @@ impl<B: DerefMut<Target = [u8; 40]>> Ipv6<B> {
     /// Sets version 6, traffic class 0 and flow label 0.
     pub fn set_start(&mut self) {
         self.0[..field::PAYLOAD_LENGTH.start].copy_from_slice(&[0x60, 0, 0, 0]);
+    }
+    /// Sets the traffic class; version and flow label stay.
+    pub fn set_traffic_class(&mut self, v: u8) {
+        self.0[0] = self.0[0] & 0xf0 | v >> 4;
+        self.0[1] = self.0[1] & 0x0f | v << 4;
     }
     /// Sets the length of what follows the header.
     pub fn set_payload_len(&mut self, v: u16) {

@@ -79,6 +79,10 @@ impl<B: DerefMut<Target = [u8; 20]>> Tcp<B> {
         self.0[field::DATA_OFFSET] = ((header_len / 4) as u8) << 4;
         self.0[field::FLAGS] = flags;
     }
+    /// Sets the flags alone.
+    pub fn set_flag_bits(&mut self, flags: u8) {
+        self.0[field::FLAGS] = flags;
+    }
     /// Sets the checksum.
     #[inline(always)]
     pub fn set_checksum(&mut self, v: Checksum) {

@@ -50,6 +50,10 @@ impl<B: DerefMut<Target = [u8; 8]>> Udp<B> {
     pub fn set_dport(&mut self, v: u16) {
         self.0[field::DPORT].copy_from_slice(&v.to_be_bytes());
     }
+    /// Sets the length of header and data.
+    pub fn set_length(&mut self, v: u16) {
+        self.0[field::LENGTH..field::LENGTH + 2].copy_from_slice(&v.to_be_bytes());
+    }
     /// Sets the checksum; see [`Checksum::udp`].
     #[inline(always)]
     pub fn set_checksum(&mut self, v: Checksum) {

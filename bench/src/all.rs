@@ -1,0 +1,101 @@
+//! All measurements, one after the other, into a file of results.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Instant;
+
+use crate::report::{Bar, Row};
+use crate::{Failure, Plan, inproc, net};
+
+#[derive(clap::Args)]
+pub(crate) struct Options {
+    /// Where the results go
+    #[arg(long, default_value = "bench/results/latest.json")]
+    output: PathBuf,
+    /// At most 6 minutes: fewer and shorter rounds
+    #[arg(long)]
+    quick: bool,
+    /// Only measurements whose row's name begins so (may be repeated)
+    #[arg(long, value_name = "ROW")]
+    only: Vec<String>,
+}
+
+/// Rows that are measured together: name, unit and bar of each, for the case that they can't be.
+struct Measurement {
+    rows: &'static [(&'static str, &'static str, Bar)],
+    run: fn(&Plan) -> Result<Vec<Row>, Failure>,
+}
+
+const MEASUREMENTS: &[Measurement] = &[
+    Measurement { rows: &[("core.nat.hit.1m", "ns/packet", Bar::AtMost(120.0))], run: inproc::hit },
+    Measurement { rows: &[("table.structured/random", "ratio", Bar::AtMost(1.2))], run: inproc::lookups },
+    Measurement { rows: &[("mem.v4.1m", "bytes", Bar::AtMost(128.0))], run: inproc::memory },
+    Measurement {
+        rows: &[("maglev.65537", "ms", Bar::AtMost(1.8)), ("maglev.655373", "ms", Bar::AtMost(22.9))],
+        run: inproc::maglev,
+    },
+    Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings },
+    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk },
+    Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt },
+];
+
+impl Measurement {
+    fn wanted(&self, only: &[String]) -> bool {
+        only.is_empty() || self.rows.iter().any(|(id, ..)| only.iter().any(|o| id.starts_with(o.as_str())))
+    }
+
+    /// Its rows, in any case.
+    fn make(&self, plan: &Plan) -> Vec<Row> {
+        let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+        let begin = Instant::now();
+        let mut rows = match (self.run)(plan) {
+            Ok(rows) => rows,
+            Err(e) => {
+                let e = e.to_string();
+                self.rows.iter().map(|(id, unit, bar)| Row::failed(id, unit, *bar, &e)).collect()
+            }
+        };
+        for row in &mut rows {
+            if let Some(raw) = row.raw.as_object_mut() {
+                raw.insert("load_before".into(), load.trim().into());
+                raw.insert("seconds_to_measure".into(), begin.elapsed().as_secs().into());
+            }
+        }
+        rows
+    }
+}
+
+pub(crate) fn run(o: &Options) -> ExitCode {
+    let plan = Plan { quick: o.quick };
+    let mut all = Vec::new();
+    for m in MEASUREMENTS.iter().filter(|m| m.wanted(&o.only)) {
+        for row in m.make(&plan) {
+            println!("{}", row.line());
+            if let Some(error) = row.raw.get("error") {
+                println!("    {error}");
+            }
+            all.push(row);
+        }
+    }
+    if all.is_empty() {
+        eprintln!("lvsd-bench: --only {}: there is no such row", o.only.join(" --only "));
+        return ExitCode::FAILURE;
+    }
+    if let Err(e) = write(o, &all) {
+        eprintln!("lvsd-bench: --output {}: {e}", o.output.display());
+        return ExitCode::FAILURE;
+    }
+    // a bar that is not met is a result, a measurement that could not be made is an error
+    if all.iter().any(|r| r.value.is_none()) { ExitCode::FAILURE } else { ExitCode::SUCCESS }
+}
+
+/// Writes the results; the old file stays whole until the new one is.
+fn write(o: &Options, rows: &[Row]) -> Result<(), Failure> {
+    if let Some(directory) = o.output.parent() {
+        std::fs::create_dir_all(directory)?;
+    }
+    let unfinished = o.output.with_extension("tmp");
+    std::fs::write(&unfinished, serde_json::to_string_pretty(rows)? + "\n")?;
+    std::fs::rename(&unfinished, &o.output)?;
+    Ok(())
+}

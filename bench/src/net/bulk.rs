@@ -1,0 +1,71 @@
+//! `bulk.rings/nft`: one TCP stream through the daemon's rings beside nftables doing the same translation.
+
+use serde_json::{Value, json};
+
+use super::lab::{Lab, Lvsd, SERVER, VIP};
+use super::process::{Running, output};
+use super::until;
+use crate::report::{Bar, Row, median, spread};
+use crate::{Failure, Plan};
+
+/// Port of iperf3.
+const PORT: u16 = 5201;
+
+pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    let lab = Lab::new()?;
+    let mut server = Running::start(
+        lab.server.command("iperf3").args(["-s", "-p", &PORT.to_string()]),
+        "iperf3",
+        &lab.directory,
+    )?;
+    until("iperf3's server", || {
+        server.must_run()?;
+        let listening = lab.server.run(&format!("ss -Hltn sport = :{PORT}"))?;
+        Ok((!listening.trim().is_empty()).then_some(()))
+    })?;
+    let seconds = plan.pick(3, 6);
+    let (mut lvsd, mut nft, mut routed) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..plan.pick(4, 10) {
+        let daemon = Lvsd::start(&lab, None, None, ("-t", PORT))?;
+        lvsd.push(stream(&lab, VIP, seconds)?);
+        daemon.process.terminate()?;
+        nft.push(with_nft(&lab, seconds)?);
+        routed.push(stream(&lab, SERVER, seconds)?);
+    }
+    let (l, n) = (median(&lvsd), median(&nft));
+    let raw = json!({
+        "formula": "median of lvsd's runs / median of nftables' runs",
+        "lvsd_gbit_s": l,
+        "nft_gbit_s": n,
+        "routed_gbit_s": median(&routed),
+        "lvsd": spread(&lvsd),
+        "nft": spread(&nft),
+        "routed": spread(&routed),
+        "runs": {"lvsd": lvsd, "nft": nft, "routed": routed},
+        "seconds_a_run": seconds,
+        "what": "one iperf3 TCP stream, veth with default offloads; nftables without flowtable (this kernel may lack it), \
+                 DNAT to the one server, no masquerading; routed: the same stream to the server's own address",
+    });
+    Ok(vec![Row::new("bulk.rings/nft", l / n, "ratio", Bar::AtLeast(0.5), raw)])
+}
+
+fn with_nft(lab: &Lab, seconds: u64) -> Result<f64, Failure> {
+    let rules = format!(
+        "table ip lvsd_bench {{ chain pre {{ type nat hook prerouting priority -100; \
+         ip daddr {VIP} tcp dport {PORT} dnat to {SERVER}:{PORT}; }}; }}"
+    );
+    output(lab.director.command("nft").arg(rules))?;
+    let result = stream(lab, VIP, seconds);
+    lab.director.run("nft delete table ip lvsd_bench")?;
+    result
+}
+
+/// One stream from the client; gigabits a second at the receiver.
+fn stream(lab: &Lab, to: &str, seconds: u64) -> Result<f64, Failure> {
+    let mut c = lab.client.command("iperf3");
+    c.args(["-J", "-c", to, "-p", &PORT.to_string(), "-t", &seconds.to_string()]);
+    let text = output(&mut c)?;
+    let result: Value = serde_json::from_str(&text)?;
+    let bits = &result["end"]["sum_received"]["bits_per_second"];
+    Ok(bits.as_f64().ok_or("iperf3 gave no rate")? / 1e9)
+}

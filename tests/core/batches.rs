@@ -1,0 +1,115 @@
+//! Frames in batches meet the same as frames one by one, whatever they do to each other.
+
+use std::net::IpAddr;
+
+use lvsd::engine::{Frame, FrameHandler, RxChecksum, Verdict};
+use lvsd::route::PortId;
+
+use super::frames::*;
+use super::rig::{C0, C0_MAC, GW_MAC, Rig, S0, S0_MAC, server_mac};
+
+/// Verdict and bytes of a frame, and what the core sent besides.
+type Fate = (Verdict, Vec<u8>);
+
+fn rig() -> Rig {
+    // so few connections fit that some find the table full
+    let mut rig = Rig::with_limit(40);
+    for service in ["-t 10.0.0.1:80", "-u 10.0.0.1:53", "-t [2001:db8::1]:80"] {
+        rig.cli(&format!("-A {service} -s rr"));
+        for k in 1..=2 {
+            let real =
+                if service.contains('[') { format!("[2001:db8:1::{k}]") } else { format!("10.1.0.{k}") };
+            let port = if service.starts_with("-u") { 53 } else { 80 };
+            rig.cli(&format!("-a {service} -r {real}:{port} -m -w 1"));
+        }
+    }
+    rig
+}
+
+fn ip(s: &str) -> IpAddr {
+    s.parse().unwrap()
+}
+
+/// A frame by number: of few flows in all their stages, and of things that are no flow.
+fn frame(n: u32) -> (PortId, Vec<u8>) {
+    let mut r = n.wrapping_mul(0x9e37_79b9);
+    r ^= r >> 15;
+    r = r.wrapping_mul(0x85eb_ca6b);
+    let pick = |bits: u32, below: u32| (r >> bits & 0xff) % below;
+    let sport = 30_000 + pick(0, 40) as u16;
+    let flags = [SYN, ACK, ACK, ACK, ACK | FIN, RST][pick(8, 6) as usize];
+    let six = pick(16, 4) == 0;
+    let (client, vip) = if six { ("2001:db8:2::1", "2001:db8::1") } else { ("10.2.0.1", "10.0.0.1") };
+    let k = 1 + pick(24, 2) as u8;
+    let server = if six { format!("2001:db8:1::{k}") } else { format!("10.1.0.{k}") };
+    let from_client = |p: &[u8]| (C0, ethernet(C0_MAC, GW_MAC, p));
+    let from_server = |p: &[u8]| (S0, ethernet(S0_MAC, server_mac(k), p));
+    let ttl = if pick(20, 9) == 0 { 1 } else { 64 };
+    let to_vip = Ip { ttl, ..Ip::new(ip(client), ip(vip)) };
+    let back = Ip::new(ip(&server), ip(client));
+    match pick(4, 10) {
+        0..=3 => from_client(&tcp(&to_vip, sport, 80, flags, b"some data")),
+        4 | 5 => from_server(&tcp(&back, 80, sport, flags | ACK, b"an answer")),
+        6 if !six => from_client(&udp(&to_vip, sport, 53, b"query")),
+        7 if !six => from_server(&udp(&back, 53, sport, b"answer")),
+        // neither ours nor an IP packet; cut short; for somebody else
+        8 => from_client(&tcp(&to_vip, sport, 81, SYN, b"")),
+        9 => from_client(&tcp(&to_vip, sport, 80, ACK, b"")[..30]),
+        _ => (C0, ethernet(GW_MAC, C0_MAC, &tcp(&to_vip, sport, 80, ACK, b""))),
+    }
+}
+
+/// What becomes of frames in batches of these sizes, in turn.
+fn fates(
+    rig: &mut Rig,
+    frames: &[(PortId, Vec<u8>)],
+    sizes: &[usize],
+) -> (Vec<Fate>, Vec<(PortId, Vec<u8>)>) {
+    let mut fates = Vec::new();
+    let mut out = Vec::new();
+    let mut rest = frames;
+    let mut sizes = sizes.iter().cycle();
+    while !rest.is_empty() {
+        let n = (*sizes.next().unwrap()).min(rest.len());
+        let (now, later) = rest.split_at(n);
+        let mut buffers: Vec<Vec<u8>> = now.iter().map(|(_, f)| [&[0; 64], &f[..]].concat()).collect();
+        let mut batch: Vec<Frame<'_>> = buffers
+            .iter_mut()
+            .zip(now)
+            .map(|(buf, (port, _))| Frame {
+                start: 64,
+                end: buf.len(),
+                buf,
+                port: *port,
+                checksum: RxChecksum::Complete,
+                gso: None,
+            })
+            .collect();
+        let mut verdicts = Vec::new();
+        rig.worker.batch(rig.now, &mut batch, &mut verdicts);
+        assert_eq!(verdicts.len(), n);
+        fates.extend(verdicts.into_iter().zip(&buffers).map(|(v, b)| (v, b[64..].to_vec())));
+        out.extend(rig.outbox());
+        rest = later;
+    }
+    (fates, out)
+}
+
+#[test]
+fn a_batch_is_its_frames_one_by_one() {
+    let frames: Vec<_> = (0..4000).map(frame).collect();
+    let (alone, alone_out) = fates(&mut rig(), &frames, &[1]);
+    for sizes in [&[64][..], &[2, 15, 16, 17], &[33, 63, 1], &[200]] {
+        let (fates, out) = fates(&mut rig(), &frames, sizes);
+        for (n, (a, b)) in alone.iter().zip(&fates).enumerate() {
+            assert_eq!(a, b, "frame {n} in batches of {sizes:?}");
+        }
+        assert_eq!(out, alone_out, "what the core sent, in batches of {sizes:?}");
+    }
+    // or it would say nothing
+    let count = |f: &dyn Fn(&Verdict) -> bool| alone.iter().filter(|(v, _)| f(v)).count();
+    let forwarded = count(&|v| matches!(v, Verdict::Forward(_)));
+    let dropped = count(&|v| matches!(v, Verdict::Drop(_)));
+    let passed = count(&|v| matches!(v, Verdict::Pass));
+    assert!(forwarded > 500 && dropped > 100 && passed > 500 && !alone_out.is_empty());
+}
