@@ -102,8 +102,8 @@ fn midnight_ms() -> u32 {
 struct Classifier(Arc<BpfTables>);
 
 impl ServiceObserver for Classifier {
-    fn service_added(&self, family: Family, protocol: u8, addr: std::net::IpAddr, port: u16) {
-        self.0.service_added(family, protocol, Addr::from(addr), port);
+    fn service_added(&self, family: Family, protocol: u8, addr: std::net::IpAddr, port: u16) -> bool {
+        self.0.service_added(family, protocol, Addr::from(addr), port)
     }
     fn service_removed(&self, family: Family, protocol: u8, addr: std::net::IpAddr, port: u16) {
         self.0.service_removed(family, protocol, Addr::from(addr), port);

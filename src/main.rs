@@ -83,7 +83,7 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     };
     info!("lvsd {} ready: {serving}; socket {}", env!("CARGO_PKG_VERSION"), options.socket.display());
     systemd::notify("READY=1");
-    let why = control.wait();
+    let why = control.wait(|| datapath.as_ref().is_none_or(|d| d.healthy()));
     systemd::notify("STOPPING=1");
     if let Stop::Signal(name) = &why {
         info!("{name}: stopping");

@@ -38,7 +38,8 @@ impl Tick {
     }
 }
 
-/// Seconds as ticks, rounded up, so that a timeout is never shorter than asked for.
+/// Seconds as ticks, rounded up, so that a timeout is never shorter than asked for; at most `u32::MAX`.
 pub const fn ticks(secs: u64) -> u32 {
-    (secs * 1_000_000_000).div_ceil(1 << TICK_SHIFT) as u32
+    let ticks = secs.saturating_mul(1_000_000_000).div_ceil(1 << TICK_SHIFT);
+    if ticks > u32::MAX as u64 { u32::MAX } else { ticks as u32 }
 }

@@ -105,6 +105,10 @@ impl Endpoint {
             let addr: Ipv6Addr = host.parse().map_err(|_| EndpointError::Address(host.to_owned()))?;
             return Ok(Endpoint { host: Host::Addr(addr.into()), port: Some(parse_port(port)?) });
         }
+        // A number alone is no address to ipvsadm, though inet_aton(3) would take it: it may be a port without its host.
+        if text.bytes().all(|b| b.is_ascii_digit()) {
+            return Err(EndpointError::Form);
+        }
         let (host, port) = match text.split_once(':') {
             Some((host, port)) => (host, Some(parse_port(port)?)),
             None => (text, None),
@@ -236,6 +240,7 @@ mod tests {
         assert_eq!(ok("10.0.0.1:80"), (addr("10.0.0.1"), number(80)));
         assert_eq!(ok("10.0.0.1"), (addr("10.0.0.1"), None));
         assert_eq!(ok("10.0.0:80"), (addr("10.0.0.0"), number(80)));
+        assert_eq!(ok("24:80"), (addr("0.0.0.24"), number(80)));
         assert_eq!(ok("10.0.0.1: 80"), (addr("10.0.0.1"), number(80)));
         assert_eq!(ok("[2001:db8::1]:443"), (addr("2001:db8::1"), number(443)));
         assert_eq!(ok("2001:db8::1"), (addr("2001:db8::1"), None));
@@ -245,7 +250,9 @@ mod tests {
 
     #[test]
     fn bad_endpoints() {
-        for text in ["", ":80", "a:1:2", "10.0.0.1:", "[2001:db8::1]", "[2001:db8::1:80", "[2001:db8::1]:"] {
+        for text in
+            ["", "80", "0", ":80", "a:1:2", "10.0.0.1:", "[2001:db8::1]", "[2001:db8::1:80", "[2001:db8::1]:"]
+        {
             assert_eq!(Endpoint::parse(text), Err(EndpointError::Form), "{text:?}");
         }
         for text in [

@@ -24,6 +24,7 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::mpsc;
 use std::thread;
+use std::time::Duration;
 
 use ipvs_netlink::Backend;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -34,6 +35,9 @@ pub use recorder::Recorder;
 pub use server::SEND_TIMEOUT;
 pub use socket::ControlSocket;
 use state::StateFile;
+
+/// How often it is asked whether the data path is at work.
+const HEALTH: Duration = Duration::from_secs(1);
 
 /// Why the daemon shall stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -122,9 +126,20 @@ impl Control {
         self.stopper.clone()
     }
 
-    /// Waits for a signal or a [`Stopper`].
-    pub fn wait(&self) -> Stop {
-        self.stops.recv().unwrap_or(Stop::Failed("the control thread is gone".to_owned()))
+    /// Waits for a signal, a [`Stopper`], or for `healthy`, which is asked every second, to say no.
+    pub fn wait(&self, healthy: impl Fn() -> bool) -> Stop {
+        loop {
+            match self.stops.recv_timeout(HEALTH) {
+                Ok(why) => return why,
+                Err(mpsc::RecvTimeoutError::Timeout) if healthy() => {}
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    return Stop::Failed("a worker of the data path has failed".to_owned());
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Stop::Failed("the control thread is gone".to_owned());
+                }
+            }
+        }
     }
 
     /// Ends service: clients are cut off, the state is saved if it changed, the socket is removed.

@@ -350,6 +350,6 @@ fn the_first_reason_to_stop_counts() {
     let (control, _) = started(&dir, false);
     control.stopper().stop(Stop::Failed("eth1: gone".into()));
     control.stopper().stop(Stop::Signal("SIGTERM"));
-    assert_eq!(control.wait(), Stop::Failed("eth1: gone".into()));
+    assert_eq!(control.wait(|| true), Stop::Failed("eth1: gone".into()));
     control.stop().unwrap();
 }

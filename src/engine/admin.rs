@@ -12,11 +12,11 @@ use ipvs_netlink::{
 use modes::{Addr, Family};
 use schedulers::Scheduler;
 
-use super::director::Director;
+use super::director::{Director, Removed};
 use super::reason::{Count, Reason};
 use super::tcp::State;
 use crate::conn::Conn;
-use crate::service::{DestSlot, Inner, RawStats, ServerList, Service};
+use crate::service::{DestSlot, Inner, Rates, RawStats, ServerList, Service};
 use crate::time::TICK_SHIFT;
 
 /// IPVS's version, 1.2.1, as it answers `GET_INFO`.
@@ -92,18 +92,26 @@ impl Director {
         }
     }
 
-    /// A line for a new destination, or the one that a removed destination of the same service left in use.
-    fn dest_slot(&self, key: &ServiceKey, dest: &Dest) -> Option<DestSlot> {
+    /// A line for a new destination, or the one that a removed destination of the same service's key left in use.
+    fn dest_slot(&self, service: &Service, dest: &Dest) -> Option<DestSlot> {
         let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
-        let old = trash.remove(&(*key, dest.addr, dest.port));
+        let old = trash.remove(&(service.key, dest.addr, dest.port));
         drop(trash);
-        if let Some(mut slot) = old {
+        if let Some(Removed { mut slot, service: old, .. }) = old {
             slot.joined = self.dests.stats(slot.id);
+            if old != service.number {
+                // Its connections live on, but what it did for another service is not counted.
+                slot.zero = slot.joined;
+                slot.rates = Rates::starting_at(slot.joined);
+            }
             slot.tunnel = dest.tunnel;
             slot.last_weight = weight(dest);
             return Some(slot);
         }
-        let id = self.dests.allocate()?;
+        let id = self.dests.allocate().or_else(|| {
+            self.collect_trash(true);
+            self.dests.allocate()
+        })?;
         self.dests.line(id).set_end(dest.addr.into(), dest.addr.into(), dest.port);
         let now = self.dests.stats(id);
         Some(DestSlot {
@@ -119,14 +127,15 @@ impl Director {
     }
 
     /// Takes destination `index` out of its service; its line stays while connections refer to it.
-    fn detach(&self, key: &ServiceKey, inner: &mut Inner, index: usize) {
+    fn detach(&self, service: &Service, inner: &mut Inner, index: usize) {
         let slot = inner.dests.remove(index);
         self.dests.line(slot.id).set_available(false);
         inner.retired = inner.retired.plus(self.dests.stats(slot.id).since(slot.joined));
         let Inner { scheduler, dests, .. } = inner;
         scheduler.removed(&ServerList { slots: dests, dests: &self.dests }, index);
         let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
-        trash.insert((*key, slot.addr, slot.port), slot);
+        let key = (service.key, slot.addr, slot.port);
+        trash.insert(key, Removed { slot, service: service.number, idle: false });
     }
 
     fn take_out(&self, service: &Service) {
@@ -134,7 +143,7 @@ impl Director {
         self.announce(&service.key, false);
         let mut inner = service.lock();
         while let Some(last) = inner.dests.len().checked_sub(1) {
-            self.detach(&service.key, &mut inner, last);
+            self.detach(service, &mut inner, last);
         }
     }
 
@@ -151,7 +160,7 @@ impl Director {
                 slot.rates.update(self.dests.stats(slot.id));
             }
         }
-        self.collect_trash();
+        self.collect_trash(false);
     }
 
     fn conn_entry(&self, conn: &Conn<'_>) -> ConnEntry {
@@ -195,7 +204,10 @@ impl Backend for Director {
         config.flags = service.flags & service.flags_mask & !SVC_F_HASHED;
         config.flags_mask = !0;
         self.services.insert(Service::new(config, scheduler));
-        self.announce(&service.key, true);
+        if !self.announce(&service.key, true) {
+            self.services.remove(&service.key);
+            return Err(Errno::ENOMEM);
+        }
         Ok(())
     }
 
@@ -208,15 +220,16 @@ impl Backend for Director {
         config.flags &= !SVC_F_HASHED;
         config.flags_mask = !0;
         let flags = SVC_F_SCHED1 | SVC_F_SCHED2;
-        if config.scheduler != inner.config.scheduler || (config.flags ^ inner.config.flags) & flags != 0 {
-            let scheduler = self.scheduler(&config, &inner.dests)?;
-            check_service(service)?;
-            inner.scheduler = scheduler;
-        }
+        let other =
+            config.scheduler != inner.config.scheduler || (config.flags ^ inner.config.flags) & flags != 0;
+        let scheduler = if other { Some(self.scheduler(&config, &inner.dests)?) } else { None };
         if service.pe_name.is_some() {
             return Err(Errno::ENOENT);
         }
         check_service(service)?;
+        if let Some(scheduler) = scheduler {
+            inner.scheduler = scheduler;
+        }
         inner.config = config;
         self.services.changed();
         Ok(())
@@ -245,7 +258,7 @@ impl Backend for Director {
         if inner.dests.iter().any(|d| d.addr == dest.addr && d.port == dest.port) {
             return Err(Errno::EEXIST);
         }
-        let slot = self.dest_slot(key, dest).ok_or(Errno::ENOMEM)?;
+        let slot = self.dest_slot(&service, dest).ok_or(Errno::ENOMEM)?;
         let line = self.dests.line(slot.id);
         line.set_method(dest.method);
         line.set_tunnel(dest.tunnel);
@@ -284,7 +297,7 @@ impl Backend for Director {
         let service = self.find(key)?;
         let mut inner = service.lock();
         let index = inner.dests.iter().position(|d| d.addr == addr && d.port == port).ok_or(Errno::ENOENT)?;
-        self.detach(key, &mut inner, index);
+        self.detach(&service, &mut inner, index);
         self.services.changed();
         Ok(())
     }

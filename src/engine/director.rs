@@ -40,11 +40,20 @@ pub struct Director {
     pub(super) port_counters: OnceLock<PortCounters>,
     /// Serialises changes of the configuration.
     pub(super) admin: Mutex<()>,
-    pub(super) trash: Mutex<HashMap<(ServiceKey, IpAddr, u16), DestSlot>>,
+    pub(super) trash: Mutex<HashMap<(ServiceKey, IpAddr, u16), Removed>>,
     pub(super) clock: AtomicU64,
     /// Milliseconds since midnight UT when [`Now`] was 0 (for IPv4's timestamp option).
     pub midnight_ms: AtomicU32,
     pub(super) seed: u64,
+}
+
+/// A removed destination whose line is still in use.
+pub(super) struct Removed {
+    pub(super) slot: DestSlot,
+    /// The service's number.
+    pub(super) service: u64,
+    /// Whether no entry referred to the line at the last look.
+    pub(super) idle: bool,
 }
 
 impl std::fmt::Debug for Director {
@@ -164,15 +173,16 @@ impl Director {
         let _ = self.port_counters.set(Box::new(read));
     }
 
-    pub(super) fn announce(&self, key: &ServiceKey, added: bool) {
+    /// Tells the observer of a service; `false` where it has no room for a new one.
+    pub(super) fn announce(&self, key: &ServiceKey, added: bool) -> bool {
         let (Some(observer), ServiceKey::Addr { protocol, addr, port }) = (self.observer.get(), *key) else {
-            return;
+            return true;
         };
         if added {
-            observer.service_added(addr.into(), protocol, addr, port);
-        } else {
-            observer.service_removed(addr.into(), protocol, addr, port);
+            return observer.service_added(addr.into(), protocol, addr, port);
         }
+        observer.service_removed(addr.into(), protocol, addr, port);
+        true
     }
 
     /// How many workers there may be.
@@ -204,15 +214,18 @@ impl Director {
         self.clock.fetch_max(now.0, Relaxed);
     }
 
-    /// Frees the lines of removed destinations that no entry refers to any more.
-    pub fn collect_trash(&self) {
+    /// Frees the lines of removed destinations that no entry refers to any more. One that no entry referred to at the last
+    /// call either: a worker may still be about to count what it had found before the last entry went. `at_once`: without
+    /// that wait, where lines have run out.
+    pub(super) fn collect_trash(&self, at_once: bool) {
         let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
         let done: Vec<DestId> = trash
-            .extract_if(|_, slot| {
-                let line = self.dests.line(slot.id);
-                !line.available() && line.refs() == 0
+            .extract_if(|_, removed| {
+                let line = self.dests.line(removed.slot.id);
+                let was_idle = std::mem::replace(&mut removed.idle, line.refs() == 0);
+                removed.idle && (was_idle || at_once)
             })
-            .map(|(_, slot)| slot.id)
+            .map(|(_, removed)| removed.slot.id)
             .collect();
         drop(trash);
         for id in done {

@@ -8,7 +8,7 @@ pub trait FrameHandler {
     /// Judges (and rewrites in place) up to 64 frames.
     ///
     /// `verdicts` is empty at the call and must hold one verdict for each frame, in order, when it returns. A frame
-    /// whose verdict is [`Verdict::Pass`] must hold the bytes it came with.
+    /// whose verdict is [`Verdict::Pass`] must hold the bytes it came with (but for what that verdict allows).
     fn batch(&mut self, now: Now, frames: &mut [Frame<'_>], verdicts: &mut Vec<Verdict>);
 
     /// Hands over the frames that the core made itself, oldest first. Called after each batch and each tick.

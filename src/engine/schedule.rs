@@ -40,10 +40,10 @@ impl Director {
     pub(super) fn schedule(&self, worker: usize, now: Now, service: &Service, p: &Packet) -> Scheduled<'_> {
         // The lock is held from the choice until the connection is counted, so that no threshold is passed.
         let mut inner = service.lock();
-        if persistent(&inner.config) {
-            return self.schedule_persistent(worker, now, &mut inner, p);
-        }
         let one_packet = inner.config.flags & SVC_F_ONEPACKET != 0 && p.proto == PROTO_UDP;
+        if persistent(&inner.config) {
+            return self.schedule_persistent(worker, now, &mut inner, p, one_packet);
+        }
         for _ in 0..REPLY_TRIES {
             let Some(index) = self.pick(&mut inner, p) else {
                 return Scheduled::Refused(Reason::NoDestination);
@@ -56,7 +56,7 @@ impl Director {
             match self.connect(worker, now, p, target, None) {
                 Err(Reason::ReplyTupleTaken) => continue,
                 Err(reason) => return Scheduled::Refused(reason),
-                Ok(conn) => return Scheduled::Conn(conn),
+                Ok((conn, _)) => return Scheduled::Conn(conn),
             }
         }
         Scheduled::Refused(Reason::ReplyTupleTaken)
@@ -81,7 +81,7 @@ impl Director {
         Target { dest: slot.id, method, real: (line.addr(), port) }
     }
 
-    /// Makes the entry of a new connection and counts it at its server.
+    /// Makes the entry of a new connection and counts it at its server. `false` beside it: another worker has just made it.
     fn connect(
         &self,
         worker: usize,
@@ -89,7 +89,7 @@ impl Director {
         p: &Packet,
         target: Target,
         template: Option<ConnRef>,
-    ) -> Result<Conn<'_>, Reason> {
+    ) -> Result<(Conn<'_>, bool), Reason> {
         let nat = target.method == FwdMethod::Masq;
         let state = if p.proto == PROTO_TCP {
             tcp::next(if nat { View::Input } else { View::InputOnly }, State::None, p.tcp_flags)
@@ -117,17 +117,26 @@ impl Director {
                 self.dests.line(target.dest).bind(state.is_active());
                 self.dests.count_conn(worker, target.dest);
                 self.counters[worker].count(Count::ConnNew);
-                Ok(conn)
+                Ok((conn, true))
             }
             // Another worker was faster: its choice holds.
-            Err(InsertError::Existing(other)) => self.table.get(other).ok_or(Reason::NoDestination),
+            Err(InsertError::Existing(other)) => {
+                self.table.get(other).map(|conn| (conn, false)).ok_or(Reason::NoDestination)
+            }
             Err(InsertError::ReplyTaken) => Err(Reason::ReplyTupleTaken),
             Err(InsertError::Full) => Err(Reason::TableFull),
         }
     }
 
     /// A client of a persistent service goes where its template says.
-    fn schedule_persistent(&self, worker: usize, now: Now, inner: &mut Inner, p: &Packet) -> Scheduled<'_> {
+    fn schedule_persistent(
+        &self,
+        worker: usize,
+        now: Now,
+        inner: &mut Inner,
+        p: &Packet,
+        one_packet: bool,
+    ) -> Scheduled<'_> {
         let netmask = inner.config.netmask;
         let whole_address = matches!(inner.config.key, ipvs_netlink::ServiceKey::Addr { port: 0, .. });
         let virt_port = if whole_address { 0 } else { p.dport };
@@ -160,16 +169,21 @@ impl Director {
                 }
             }
         };
-        let made = self.connect(worker, now, p, target, Some(template));
+        let made = if one_packet { None } else { Some(self.connect(worker, now, p, target, Some(template))) };
         if let Some(t) = self.table.get(template) {
-            t.touch(now.tick(), timeout);
-            if made.is_ok() {
+            // A template keeps the timeout that it was made with.
+            t.touch(now.tick(), t.timeout());
+            if matches!(made, Some(Ok((_, true)))) {
                 t.add_controlled(true);
             }
         }
         match made {
-            Ok(conn) => Scheduled::Conn(conn),
-            Err(reason) => Scheduled::Refused(reason),
+            None => {
+                self.dests.count_conn(worker, target.dest);
+                Scheduled::Once(target)
+            }
+            Some(Ok((conn, _))) => Scheduled::Conn(conn),
+            Some(Err(reason)) => Scheduled::Refused(reason),
         }
     }
 

@@ -198,52 +198,56 @@ impl BpfTables {
         self.ebpf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn change(&self, f: impl FnOnce(&mut Services) -> Result<(), aya::maps::MapError>) {
-        if let Err(e) = f(&mut self.services.lock().unwrap_or_else(PoisonError::into_inner)) {
-            tracing::error!(
-                "BPF map services: {e}; packets to that service reach the kernel's stack, not the director"
-            );
-        }
+    fn services(&self) -> MutexGuard<'_, Services> {
+        self.services.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl BpfTables {
     /// A service is there: packets to it are the director's. `proto` is the IP protocol, `port` in host order (0: all).
-    pub fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16) {
+    /// `false` where the map has no room for it; nothing has changed then.
+    pub fn service_added(&self, family: Family, proto: u8, addr: Addr, port: u16) -> bool {
         let (key, vip) = (service_key(family, proto, addr, port), service_key(family, 0, addr, 0));
-        self.change(|s| {
-            if s.known.contains_key(&key) {
-                return Ok(());
+        let mut s = self.services();
+        if s.known.contains_key(&key) {
+            return true;
+        }
+        let inserted = s.map.insert(vip, 1, 0).and_then(|()| s.map.insert(key, 1, 0));
+        if let Err(e) = inserted {
+            tracing::warn!("BPF map services has no room for another service: {e}");
+            if !s.known.contains_key(&vip) {
+                // Not there where its own insertion failed.
+                let _ = s.map.remove(&vip);
             }
-            s.map.insert(vip, 1, 0)?;
-            s.map.insert(key, 1, 0)?;
-            s.known.insert(key, 1);
-            *s.known.entry(vip).or_default() += 1;
-            Ok(())
-        });
+            return false;
+        }
+        s.known.insert(key, 1);
+        *s.known.entry(vip).or_default() += 1;
+        true
     }
 
     /// It is gone.
     pub fn service_removed(&self, family: Family, proto: u8, addr: Addr, port: u16) {
         let (key, vip) = (service_key(family, proto, addr, port), service_key(family, 0, addr, 0));
-        self.change(|s| {
-            if s.known.remove(&key).is_none() {
-                return Ok(());
+        let mut s = self.services();
+        if s.known.remove(&key).is_none() {
+            return;
+        }
+        let mut gone = s.map.remove(&key);
+        let last = match s.known.get_mut(&vip) {
+            Some(n) if *n > 1 => {
+                *n -= 1;
+                false
             }
-            let gone = s.map.remove(&key);
-            let last = match s.known.get_mut(&vip) {
-                Some(n) if *n > 1 => {
-                    *n -= 1;
-                    false
-                }
-                _ => true,
-            };
-            if last {
-                s.known.remove(&vip);
-                s.map.remove(&vip)?;
-            }
-            gone
-        });
+            _ => true,
+        };
+        if last {
+            s.known.remove(&vip);
+            gone = gone.and(s.map.remove(&vip));
+        }
+        if let Err(e) = gone {
+            tracing::error!("BPF map services: {e}; packets to a removed service still come to the director");
+        }
     }
 }
 

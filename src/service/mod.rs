@@ -18,8 +18,9 @@ pub use rate::Rates;
 
 /// Told of services as they come and go: how a port's classifier learns what is ours.
 pub trait ServiceObserver: Send + Sync {
-    /// Packets of this protocol to this address and port (0: any port) are ours from now on.
-    fn service_added(&self, family: Family, protocol: u8, addr: IpAddr, port: u16);
+    /// Packets of this protocol to this address and port (0: any port) are ours from now on. `false`: there is no room to note
+    /// it, and nothing has changed.
+    fn service_added(&self, family: Family, protocol: u8, addr: IpAddr, port: u16) -> bool;
     /// They are no longer.
     fn service_removed(&self, family: Family, protocol: u8, addr: IpAddr, port: u16);
 }
@@ -29,6 +30,8 @@ pub trait ServiceObserver: Send + Sync {
 pub struct Service {
     /// Identity.
     pub key: ServiceKey,
+    /// Tells it from others that had the same key before.
+    pub(crate) number: u64,
     inner: Mutex<Inner>,
 }
 
@@ -89,7 +92,8 @@ impl Service {
             rates: Rates::default(),
             config,
         };
-        Service { key: inner.config.key, inner: Mutex::new(inner) }
+        static NUMBER: AtomicU64 = AtomicU64::new(0);
+        Service { key: inner.config.key, number: NUMBER.fetch_add(1, Relaxed), inner: Mutex::new(inner) }
     }
 
     /// Locks the service.

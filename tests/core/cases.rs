@@ -214,6 +214,25 @@ fn super_packets_pass_whole() {
     }
 }
 
+/// A super-packet that GRO made as a list of segments has the first segment's checksum, and leaves with a partial one.
+#[test]
+fn super_packets_of_lists_leave_with_a_partial_checksum() {
+    for (method, to) in [("-m", "10.1.0.2"), ("-g", VIP)] {
+        for (checksum, stale) in [(RxChecksum::Complete, [0x12, 0x34]), (RxChecksum::Partial, [0x56, 0x78])] {
+            let mut rig = two_servers(method);
+            assert_eq!(server(rig.client(&to_vip(40030, SYN, b""))), 2);
+            let mut big = to_vip(40030, PSH | ACK, &vec![7; 20 * 1460]);
+            big[36..38].copy_from_slice(&stale);
+            let frame = ethernet(C0_MAC, GW_MAC, &big);
+            let Event::Out(f) = rig.frame_with(C0, &frame, checksum, Some(Gso { size: 1460 })) else {
+                panic!("not forwarded")
+            };
+            make_partial(&mut big, ip(CLIENT), ip(to));
+            assert_eq!(f[0].1[50..52], big[36..38], "{method} {checksum:?}");
+        }
+    }
+}
+
 /// Case 19: connections of which the director sees half.
 #[test]
 fn half_visible_connections() {

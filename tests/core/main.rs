@@ -1,6 +1,7 @@
 //! The core under recorded and virtual conditions: whole frames in, whole frames out, no network.
 #![allow(unreachable_pub)]
 
+mod admin;
 mod batches;
 mod cases;
 mod cases_tunnel;

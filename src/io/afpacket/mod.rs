@@ -168,7 +168,7 @@ struct FailGuard(Arc<AtomicBool>);
 impl Drop for FailGuard {
     fn drop(&mut self) {
         self.0.store(true, Ordering::Release);
-        tracing::error!("a worker has failed; its share of the traffic is lost until lvsd is started again");
+        tracing::error!("a worker has failed; lvsd stops, since its share of the traffic would be lost");
     }
 }
 
