@@ -330,6 +330,11 @@ impl Lab {
         server_port: u16,
     ) {
         let family = if service.is_ipv4() { Family::V4 } else { Family::V6 };
+        if self.mode != Mode::Nat {
+            // A client may use a port again whose entry the director, which sees one side only, still has in FIN_WAIT. By
+            // default that keeps its server (as IPVS does) and an exact spread would be off by one now and then.
+            self.d().ctl_ok("sysctl conn_reuse_mode=3");
+        }
         self.d().ctl_ok(&format!("-A {proto} {service} -s {scheduler}"));
         for (s, weight) in self.servers.iter().zip(weights) {
             let server = SocketAddr::new(self.rip(family, s.number), server_port);
