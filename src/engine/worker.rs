@@ -41,7 +41,7 @@ pub struct Worker {
     /// Identification of the last IPv6 packet that was cut into fragments. Workers count in ranges of their own.
     pub(super) fragment_id: u32,
     parsed: Vec<Parsed>,
-    timeouts: [u32; TIMEOUTS],
+    pub(super) timeouts: [u32; TIMEOUTS],
     /// When the timers were last looked after.
     ticked: Now,
 }
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Worker {
 }
 
 /// Timeouts that a worker keeps for a batch: TCP's eight states, then UDP's only one.
-const TIMEOUTS: usize = 9;
+pub(super) const TIMEOUTS: usize = 9;
 
 fn timeout_index(state: State) -> usize {
     (state as usize).min(TIMEOUTS - 1)
@@ -86,6 +86,7 @@ impl Worker {
 
     // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
     // which all workers share, stays as it is.
+    #[inline(never)]
     fn judge(
         &mut self,
         director: &Director,
@@ -330,7 +331,10 @@ impl FrameHandler for Worker {
                 for (frame, flow) in chunk[judged.clone()].iter_mut().zip(&parsed[judged]) {
                     let verdict = match flow {
                         Parsed::Judged(v) => *v,
-                        Parsed::Flow(p, hash, hint) => self.judge(director, now, frame, p, (*hash, *hint)),
+                        Parsed::Flow(p, hash, hint) => match self.usual(director, now, frame, p, *hint) {
+                            Some(verdict) => verdict,
+                            None => self.judge(director, now, frame, p, (*hash, *hint)),
+                        },
                     };
                     self.pronounce(verdict, verdicts);
                 }
