@@ -76,7 +76,8 @@ fn newconn(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>
     let mut series: Vec<Series> = kinds.iter().map(|_| Series::default()).collect();
     for _ in 0..plan.pick(1, 5) {
         for ((name, forwarder, own), series) in kinds.iter().zip(&mut series) {
-            search(*forwarder, *own, series).map_err(|e| format!("{name}: {e}"))?;
+            let patience = Duration::from_secs(plan.pick(25, 90));
+            search(*forwarder, *own, patience, series).map_err(|e| format!("{name}: {e}"))?;
         }
     }
     let best = |of: fn(&Series) -> &Vec<f64>| series[1..].iter().map(|s| median(of(s))).fold(0.0, f64::max);
@@ -109,13 +110,19 @@ fn newconn(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>
 }
 
 /// Offers rates, nearer and nearer to the highest one without loss.
-fn search(forwarder: Forwarder, own: Option<usize>, series: &mut Series) -> Result<(), Failure> {
+fn search(
+    forwarder: Forwarder,
+    own: Option<usize>,
+    patience: Duration,
+    series: &mut Series,
+) -> Result<(), Failure> {
+    let end = Instant::now() + patience;
     let (mut good, mut bad): (Option<f64>, Option<f64>) = (None, None);
     let mut most = 0.0f64;
     let mut rate = FIRST;
     for _ in 0..TRIES {
         let mut run = one(forwarder, own, rate)?;
-        if run.loss > LOSS {
+        if run.loss > LOSS && Instant::now() < end {
             // something else may have had the processor just then
             series.runs.push(run.all);
             run = one(forwarder, own, rate)?;
@@ -131,6 +138,9 @@ fn search(forwarder: Forwarder, own: Option<usize>, series: &mut Series) -> Resu
             }
         } else {
             bad = Some(bad.map_or(rate, |b| b.min(rate)));
+        }
+        if Instant::now() >= end {
+            break;
         }
         rate = match (good, bad) {
             (Some(g), Some(b)) if b <= g * CLOSE => break,
