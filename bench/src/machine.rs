@@ -27,9 +27,10 @@ impl Usage {
         let mut words = text.lines().next()?.strip_prefix("cpu ")?.split_whitespace();
         let mut n = [0.0; 8];
         for n in &mut n {
-            *n = words.next()?.parse::<f64>().ok()? / ticks;
+            *n = words.next()?.parse::<f64>().ok()?;
         }
-        Some(Usage { busy: n[0] + n[1] + n[2] + n[5] + n[6], stolen: n[7], idle: n[3] + n[4] })
+        let busy = n[0] + n[1] + n[2] + n[5] + n[6];
+        Some(Usage { busy: busy / ticks, stolen: n[7] / ticks, idle: (n[3] + n[4]) / ticks })
     }
 
     /// What was used since an earlier look.

@@ -122,6 +122,7 @@ fn search(
     let mut rate = FIRST;
     for _ in 0..TRIES {
         let mut run = one(forwarder, own, rate)?;
+        most = most.max(run.delivered);
         if run.loss > LOSS && Instant::now() < end {
             // something else may have had the processor just then
             series.runs.push(run.all);
