@@ -25,6 +25,9 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
+# Scenarios run on AF_PACKET rings; these again on AF_XDP, so that each method, each family and each scenario meets it.
+PAIRS = nat_v4 dr_v6 ipip_v6 gre_v4
+
 # The test profile (optimised a little, with debug assertions and overflow checks) is meant: it builds in a third of the
 # time of release, and an arithmetic slip panics instead of passing.
 test:
@@ -32,6 +35,7 @@ test:
 	$(MAKE) --no-print-directory lint
 	$(CARGO) build --profile test --workspace --bins --locked
 	$(CARGO) test --workspace --locked --no-fail-fast
+	LVSD_DATAPATH=afxdp $(CARGO) test --test scenarios --locked --no-fail-fast -- $(PAIRS)
 	scripts/fuzz 60
 
 test-long:
@@ -40,6 +44,8 @@ test-long:
 	$(CARGO) build --release --workspace --bins --locked
 	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast
 	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
+	LVSD_DATAPATH=afxdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
+	LVSD_DATAPATH=afxdp-generic $(CARGO) test --release --test scenarios --locked --no-fail-fast -- $(PAIRS)
 	scripts/fuzz 600
 
 bench: build

@@ -12,8 +12,10 @@ use tokio::sync::Notify;
 
 use crate::conn::{Config, ConnTable, TableError};
 use crate::control::rtnl::{Follower, RtnlError};
-use crate::engine::{Director, MAX_WORKERS, Worker};
-use crate::io::afpacket::{self, AfPacketConfig, Running};
+use crate::engine::{Director, FrameHandler, MAX_WORKERS, Worker};
+use crate::io::afpacket::{self, AfPacketConfig};
+use crate::io::afxdp::{self, AfXdpConfig, Attach};
+use crate::io::rings::{QueueRow, Running};
 use crate::io::{BpfTables, SetupError, TableShape};
 use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
@@ -35,6 +37,25 @@ pub struct CoreConfig {
     pub max_v6: u32,
     /// Worker threads.
     pub workers: usize,
+    /// How frames are received and sent.
+    pub rings: Rings,
+}
+
+/// How frames are received and sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Rings {
+    /// What suits the interfaces.
+    #[default]
+    Auto,
+    /// AF_PACKET.
+    AfPacket,
+    /// AF_XDP.
+    AfXdp {
+        /// Where the XDP program runs.
+        attach: Attach,
+        /// Microseconds of busy polling, 0 for none.
+        busy_poll: u32,
+    },
 }
 
 /// Why a daemon's core or data path can't be started.
@@ -152,14 +173,42 @@ impl Core {
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
         let follower = FollowerThread::start(Arc::clone(&self.director))?;
-        let interfaces = ports(&self.config.interfaces).map(|(id, name)| (id, name.clone())).collect();
-        let config = AfPacketConfig::new(interfaces, self.config.workers);
-        let director = &self.director;
-        let port = afpacket::start(config, tables, |n| Box::new(Worker::new(Arc::clone(director), n)))?;
-        let port = Arc::new(port);
+        let port = self.start_port(tables)?;
         let rings = Arc::downgrade(&port);
-        director.set_port_counters(move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&p)));
+        let read = move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&*p));
+        self.director.set_port_counters(read);
         Ok(Datapath { port, follower })
+    }
+
+    fn start_port(&self, tables: &Arc<BpfTables>) -> Result<Arc<dyn Running>, StartError> {
+        let names = &self.config.interfaces;
+        let interfaces: Vec<(PortId, String)> = ports(names).map(|(id, name)| (id, name.clone())).collect();
+        let workers = self.config.workers;
+        let make = |n| -> Box<dyn FrameHandler + Send> { Box::new(Worker::new(Arc::clone(&self.director), n)) };
+        let afpacket =
+            |interfaces| afpacket::start(AfPacketConfig::new(interfaces, workers), tables, make);
+        let afxdp = |interfaces, attach, busy_poll| {
+            let config = AfXdpConfig { attach, busy_poll, ..AfXdpConfig::new(interfaces, workers) };
+            afxdp::start(config, tables, make)
+        };
+        Ok(match self.config.rings {
+            Rings::AfPacket => Arc::new(afpacket(interfaces)?),
+            Rings::AfXdp { attach, busy_poll } => Arc::new(afxdp(interfaces, attach, busy_poll)?),
+            Rings::Auto => {
+                let (xdp, why) = afxdp::suits(names);
+                tracing::info!("datapath {}: {why}", if xdp { "afxdp" } else { "afpacket" });
+                if !xdp {
+                    return Ok(Arc::new(afpacket(interfaces)?));
+                }
+                match afxdp(interfaces.clone(), Attach::Native, 0) {
+                    Ok(port) => Arc::new(port),
+                    Err(e) => {
+                        tracing::warn!("datapath afpacket after all: {e}");
+                        Arc::new(afpacket(interfaces)?)
+                    }
+                }
+            }
+        })
     }
 }
 
@@ -167,7 +216,7 @@ fn ports(names: &[String]) -> impl Iterator<Item = (PortId, &String)> {
     (0..).map(PortId).zip(names)
 }
 
-fn port_counters(port: &Running) -> Vec<Counter> {
+fn port_counters(port: &dyn Running) -> Vec<Counter> {
     let mut list = Vec::new();
     for p in port.stats() {
         list.push(Counter { name: format!("port_{}_attached", p.interface), value: p.attached.into() });
@@ -183,7 +232,7 @@ fn port_counters(port: &Running) -> Vec<Counter> {
 /// The running data path.
 #[derive(Debug)]
 pub struct Datapath {
-    port: Arc<Running>,
+    port: Arc<dyn Running>,
     follower: FollowerThread,
 }
 
@@ -191,6 +240,16 @@ impl Datapath {
     /// Whether all workers are at work.
     pub fn healthy(&self) -> bool {
         self.port.healthy()
+    }
+
+    /// Kind and modes of its rings, in a few words.
+    pub fn summary(&self) -> String {
+        self.port.summary()
+    }
+
+    /// Each interface's queues as they are now.
+    pub fn rows(&self) -> Vec<QueueRow> {
+        self.port.rows()
     }
 
     /// Ends it: the interfaces are left as they were found.

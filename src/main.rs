@@ -77,9 +77,9 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     let datapath = if options.control_only { None } else { Some(core.start()?) };
     let socket = ControlSocket::bind(&options.socket, options.socket_group.as_deref())?;
     let control = Control::start(prepared, socket, director, state)?;
-    let serving = match &served[..] {
-        [] => "control socket only".to_owned(),
-        names => format!("afpacket on {}, {workers} workers", names.join(" ")),
+    let serving = match &datapath {
+        None => "control socket only".to_owned(),
+        Some(d) => format!("{} on {}, {workers} workers", d.summary(), served.join(" ")),
     };
     info!("lvsd {} ready: {serving}; socket {}", env!("CARGO_PKG_VERSION"), options.socket.display());
     systemd::notify("READY=1");
@@ -116,5 +116,6 @@ fn core_config(options: &Options) -> Result<CoreConfig, Failure> {
         max_v4: options.max_connections,
         max_v6: options.max_connections_ipv6(),
         workers,
+        rings: options.rings(),
     })
 }

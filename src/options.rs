@@ -6,7 +6,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lvsd::datapath::Rings;
 use lvsd::engine::MAX_WORKERS;
+use lvsd::io::afxdp::Attach;
 use rustix::net::netdevice::name_to_index;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -58,6 +60,12 @@ pub(crate) struct Options {
     /// How packets are received and sent
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DatapathKind::Auto)]
     pub(crate) datapath: DatapathKind,
+    /// Where the XDP program of --datapath afxdp runs
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = XdpMode::Auto)]
+    pub(crate) xdp_mode: XdpMode,
+    /// Microseconds that a worker of --datapath afxdp polls busily after a frame, 1 to 1000000 [default: not at all]
+    #[arg(long, value_name = "USECS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) busy_poll: Option<u32>,
     /// An interface to serve on (may be repeated) [default: every Ethernet interface that is up and no port of a bridge or bond]
     #[arg(long = "interface", value_name = "IF")]
     pub(crate) interfaces: Vec<String>,
@@ -105,6 +113,17 @@ pub(crate) enum DatapathKind {
     Nfqueue,
 }
 
+/// Where an XDP program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum XdpMode {
+    /// In the driver, or where that has no XDP, in the stack
+    Auto,
+    /// In the driver
+    Native,
+    /// In the stack
+    Generic,
+}
+
 impl fmt::Display for DatapathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.to_possible_value().as_ref().map_or("?", |v| v.get_name()))
@@ -114,8 +133,10 @@ impl fmt::Display for DatapathKind {
 /// Why the daemon can't start with these options here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum OptionsError {
-    #[error("--datapath {0}: not available in this version; use auto or afpacket")]
+    #[error("--datapath {0}: not available in this version; use auto, afpacket or afxdp")]
     Datapath(DatapathKind),
+    #[error("{0} is for --datapath afxdp; it is {1}")]
+    OnlyAfxdp(&'static str, DatapathKind),
     #[error("--interface {0}: no such interface in this network namespace; 'ip link' lists them")]
     NoInterface(String),
     #[error("--interface {0}: given twice")]
@@ -143,10 +164,31 @@ impl Options {
         self.max_connections_ipv6.unwrap_or((self.max_connections / 8).max(1024))
     }
 
+    /// The rings that are asked for.
+    pub(crate) fn rings(&self) -> Rings {
+        let attach = match self.xdp_mode {
+            XdpMode::Auto => Attach::Auto,
+            XdpMode::Native => Attach::Native,
+            XdpMode::Generic => Attach::Generic,
+        };
+        match self.datapath {
+            DatapathKind::Afpacket => Rings::AfPacket,
+            DatapathKind::Afxdp => Rings::AfXdp { attach, busy_poll: self.busy_poll.unwrap_or(0) },
+            _ => Rings::Auto,
+        }
+    }
+
     /// What can be known before anything is changed.
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
-        if !matches!(self.datapath, DatapathKind::Auto | DatapathKind::Afpacket) {
+        if !matches!(self.datapath, DatapathKind::Auto | DatapathKind::Afpacket | DatapathKind::Afxdp) {
             return Err(OptionsError::Datapath(self.datapath));
+        }
+        for (option, given) in
+            [("--xdp-mode", self.xdp_mode != XdpMode::Auto), ("--busy-poll", self.busy_poll.is_some())]
+        {
+            if given && self.datapath != DatapathKind::Afxdp {
+                return Err(OptionsError::OnlyAfxdp(option, self.datapath));
+            }
         }
         self.check_interfaces()?;
         if self.control_only {
@@ -253,9 +295,17 @@ mod tests {
     fn what_this_version_or_machine_lacks_is_named() {
         let check = |words: &str| parse(words).unwrap().options.check();
         assert_eq!(check("lvsd --control-only --interface lo"), Ok(()));
-        for kind in ["xdp", "tc", "afxdp", "nfqueue"] {
+        for kind in ["xdp", "tc", "nfqueue"] {
             let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
-            assert_eq!(e, format!("--datapath {kind}: not available in this version; use auto or afpacket"));
+            assert_eq!(
+                e,
+                format!("--datapath {kind}: not available in this version; use auto, afpacket or afxdp")
+            );
+        }
+        for (words, option) in [("--busy-poll 50", "--busy-poll"), ("--xdp-mode generic", "--xdp-mode")] {
+            let e = check(&format!("lvsd --control-only {words}")).unwrap_err().to_string();
+            assert_eq!(e, format!("{option} is for --datapath afxdp; it is auto"));
+            assert_eq!(check(&format!("lvsd --control-only --datapath afxdp {words}")), Ok(()));
         }
         for name in ["nosuch0", "lo-and-a-name-that-is-too-long"] {
             let e = check(&format!("lvsd --control-only --interface {name}")).unwrap_err();

@@ -62,6 +62,19 @@ static __always_inline int is_virtual_address(struct service_key *k)
 	return bpf_map_lookup_elem(&services, k) != 0;
 }
 
+/*
+ * A frame, of a packet socket or tc program (0) or of an XDP program (1). Everything that takes both is inlined, so that each
+ * program has only its own helper in it.
+ */
+enum { FACE_SKB = 0, FACE_XDP = 1 };
+
+static __always_inline int load(void *ctx, const int face, __u32 off, void *to, __u32 len)
+{
+	if (face == FACE_XDP)
+		return bpf_xdp_load_bytes(ctx, off, to, len);
+	return bpf_skb_load_bytes(ctx, off, to, len);
+}
+
 /* One IP header, with where its transport header is. */
 struct ip_view {
 	__u8 addrs[32]; /* source, destination; IPv4 fills the first 8 bytes */
@@ -71,11 +84,11 @@ struct ip_view {
 	__u8 later; /* a fragment without transport header */
 };
 
-static __always_inline int view_v4(struct __sk_buff *skb, __u32 off, struct ip_view *v)
+static __always_inline int view_v4(void *ctx, const int face, __u32 off, struct ip_view *v)
 {
 	__u8 h[20];
 
-	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 4 || (h[0] & 15) < 5)
+	if (load(ctx, face, off, h, sizeof(h)) || h[0] >> 4 != 4 || (h[0] & 15) < 5)
 		return 0;
 	v->family = FAMILY_V4;
 	v->proto = h[9];
@@ -85,12 +98,12 @@ static __always_inline int view_v4(struct __sk_buff *skb, __u32 off, struct ip_v
 	return 1;
 }
 
-static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_view *v)
+static __always_inline int view_v6(void *ctx, const int face, __u32 off, struct ip_view *v)
 {
 	__u8 h[8];
 
-	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 6 ||
-	    bpf_skb_load_bytes(skb, off + 8, v->addrs, 32))
+	if (load(ctx, face, off, h, sizeof(h)) || h[0] >> 4 != 6 ||
+	    load(ctx, face, off + 8, v->addrs, 32))
 		return 0;
 	v->family = FAMILY_V6;
 	v->proto = h[6];
@@ -102,7 +115,7 @@ static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_v
 		if (v->proto != P_HOPOPTS && v->proto != P_ROUTING && v->proto != P_DSTOPTS && v->proto != P_FRAGMENT &&
 		    v->proto != P_AH)
 			break;
-		if (bpf_skb_load_bytes(skb, off, h, 4))
+		if (load(ctx, face, off, h, 4))
 			return 0;
 		len = (h[1] + 1) * 8;
 		if (v->proto == P_AH)
@@ -120,9 +133,9 @@ static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_v
 	return 1;
 }
 
-static __always_inline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
+static __always_inline int view(void *ctx, const int face, __u32 off, int v6, struct ip_view *v)
 {
-	return v6 ? view_v6(skb, off, v) : view_v4(skb, off, v);
+	return v6 ? view_v6(ctx, face, off, v) : view_v4(ctx, face, off, v);
 }
 
 static __always_inline __u64 be64(const __u8 *p)
@@ -167,18 +180,28 @@ static __always_inline int is_icmp_error(__u8 family, __u8 type)
 }
 
 /* Whether an ICMP error speaks of a packet of one of our connections. */
-static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+static __always_inline int error_concerns_us(void *ctx, const int face, __u32 l4, int v6)
 {
 	struct ip_view in = {};
 	__u8 ports[4];
 
-	if (!view(skb, l4 + 8, v6, &in) || in.later || !has_ports(in.proto) ||
-	    bpf_skb_load_bytes(skb, in.l4, ports, 4))
+	if (!view(ctx, face, l4 + 8, v6, &in) || in.later || !has_ports(in.proto) || load(ctx, face, in.l4, ports, 4))
 		return 0;
 	return flow_known(&in, ports, 1);
 }
 
-static __always_inline int is_ours(struct __sk_buff *skb)
+static __noinline int error_is_ours_skb(struct __sk_buff *skb, __u32 l4, int v6)
+{
+	return error_concerns_us(skb, FACE_SKB, l4, v6);
+}
+
+static __noinline int error_is_ours_xdp(struct xdp_md *xdp, __u32 l4, int v6)
+{
+	return error_concerns_us(xdp, FACE_XDP, l4, v6);
+}
+
+/* A frame that is sent to this interface's own MAC address. */
+static __always_inline int is_ours(void *ctx, const int face)
 {
 	struct service_key svc = {};
 	struct ip_view v = {};
@@ -187,15 +210,18 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 	__u8 ports[4];
 	int v6;
 
-	if (skb->pkt_type != 0 /* PACKET_HOST: sent to this interface's own MAC */)
+	if (load(ctx, face, 12, &type, 2))
 		return 0;
-	if (bpf_skb_load_bytes(skb, 12, &type, 2))
-		return 0;
-	/* the outer tag is no longer in the frame here, an inner one is */
-	if (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8)) {
-		if (bpf_skb_load_bytes(skb, 16, &type, 2))
+	/* for an skb the outer tag is no longer in the frame here, an inner one is; XDP sees both */
+	if (face == FACE_XDP && (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8))) {
+		if (load(ctx, face, 16, &type, 2))
 			return 0;
 		off = 18;
+	}
+	if (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8)) {
+		if (load(ctx, face, off + 2, &type, 2))
+			return 0;
+		off += 4;
 	}
 	if (type == bpf_htons(0x0800))
 		v6 = 0;
@@ -203,7 +229,7 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 		v6 = 1;
 	else
 		return 0;
-	if (!view(skb, off, v6, &v))
+	if (!view(ctx, face, off, v6, &v))
 		return 0;
 
 	svc.family = v.family;
@@ -215,12 +241,14 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 	if (v.proto == P_ICMP || v.proto == P_ICMPV6) {
 		__u8 icmp;
 
-		if (v.proto != (v6 ? P_ICMPV6 : P_ICMP) || bpf_skb_load_bytes(skb, v.l4, &icmp, 1) ||
+		if (v.proto != (v6 ? P_ICMPV6 : P_ICMP) || load(ctx, face, v.l4, &icmp, 1) ||
 		    !is_icmp_error(v.family, icmp))
 			return 0;
-		return is_virtual_address(&svc) || error_is_ours(skb, v.l4, v6);
+		if (is_virtual_address(&svc))
+			return 1;
+		return face == FACE_XDP ? error_is_ours_xdp(ctx, v.l4, v6) : error_is_ours_skb(ctx, v.l4, v6);
 	}
-	if (!has_ports(v.proto) || bpf_skb_load_bytes(skb, v.l4, ports, 4))
+	if (!has_ports(v.proto) || load(ctx, face, v.l4, ports, 4))
 		return 0;
 	return is_service(&svc, v.proto, *(__be16 *)(ports + 2)) || flow_known(&v, ports, 0);
 }

@@ -99,6 +99,10 @@ impl Worker {
         if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
             frame.checksum = RxChecksum::Partial;
         }
+        if frame.checksum == RxChecksum::Unknown {
+            let partial = checksum::is_partial(frame.bytes(), p);
+            frame.checksum = if partial { RxChecksum::Partial } else { RxChecksum::Complete };
+        }
         if p.fragment != Fragment::Whole {
             let ours = director.services.find(p.family, p.proto, p.dst, p.dport).is_some();
             return if ours { Verdict::Drop(Reason::Fragment) } else { Verdict::Pass };

@@ -170,9 +170,19 @@ fn head(lines: &[&str]) -> String {
     }
 }
 
+/// The rings under test: what `LVSD_DATAPATH` says (`afpacket`, `afxdp`, `afxdp-generic`), else AF_PACKET.
+pub(crate) fn datapath_arguments() -> Vec<String> {
+    let chosen = std::env::var("LVSD_DATAPATH").unwrap_or_else(|_| "afpacket".into());
+    let words = match chosen.split_once('-') {
+        None => vec!["--datapath", &chosen],
+        Some((kind, mode)) => vec!["--datapath", kind, "--xdp-mode", mode],
+    };
+    words.into_iter().map(str::to_owned).collect()
+}
+
 /// The daemon's arguments.
 pub(crate) fn lvsd_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
-    command.arg("--socket").arg(socket).arg("--state-file").arg(state).args(["--datapath", "afpacket"]);
+    command.arg("--socket").arg(socket).arg("--state-file").arg(state).args(datapath_arguments());
     for d in devs {
         command.args(["--interface", d]);
     }

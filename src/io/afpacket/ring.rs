@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::tpacket2_hdr;
 
-use super::socket::{option, read_option};
-use super::vnet::{VNET_LEN, VnetHdr};
+use crate::io::rings::socket::{option, read_option};
+use crate::io::rings::vnet::{VNET_LEN, VnetHdr};
 
 /// Bytes of the kernel's before each frame: its header and the link-layer address.
 const HEADER_LEN: usize = size_of::<tpacket2_hdr>().next_multiple_of(16) + size_of::<libc::sockaddr_ll>();
@@ -271,11 +271,6 @@ impl RxFrame {
     pub(super) unsafe fn bytes<'a>(&self) -> &'a mut [u8] {
         // SAFETY: inside the slot or the buffer that belongs to this frame alone.
         unsafe { std::slice::from_raw_parts_mut(self.buf.as_ptr(), self.end) }
-    }
-
-    /// The frame as it came, to be sent again.
-    pub(super) fn data(&self) -> *const u8 {
-        self.buf.as_ptr().wrapping_add(self.start)
     }
 
     fn put_tag(&mut self, tpid: u16, tci: u16) {
