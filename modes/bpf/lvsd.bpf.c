@@ -76,9 +76,10 @@ int lvsd_xdp(struct xdp_md *ctx)
 {
 	__u32 index = ctx->ingress_ifindex, queue = ctx->rx_queue_index;
 	struct port *port = bpf_map_lookup_elem(&ports, &index);
-	__u8 mac[6];
+	__u16 mac[3];
 
-	if (!port || bpf_xdp_load_bytes(ctx, 0, mac, 6) || __builtin_memcmp(mac, port->mac, 6))
+	if (!port || bpf_xdp_load_bytes(ctx, 0, mac, 6) || mac[0] != port->mac[0] || mac[1] != port->mac[1] ||
+	    mac[2] != port->mac[2])
 		return XDP_PASS;
 	if (!is_ours(ctx, FACE_XDP))
 		return XDP_PASS;

@@ -10,7 +10,7 @@
 
 /* An interface that AF_XDP sockets serve. While it has no line here, everything is passed. */
 struct port {
-	__u8 mac[6];
+	__u16 mac[3];
 	__u8 generic; /* the XDP program is run by the stack, and so sees what is put back, too */
 	__u8 unused;
 	__u32 first; /* place of the socket of queue 0 in xsks */

@@ -269,7 +269,8 @@ impl BpfTables {
         };
         let id = p.attach_to_if_index(index, mode)?;
         let link = p.take_link(id)?;
-        FdLink::try_from(link).map_err(ProgramError::from)
+        // not one by netlink, which would stay after us
+        FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)
     }
 
     /// From now on frames of an interface go to its sockets; or its line changes.

@@ -2,7 +2,6 @@
 
 use std::net::UdpSocket;
 use std::os::fd::AsFd;
-use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use super::ring::RxRing;
