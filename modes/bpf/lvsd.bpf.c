@@ -50,7 +50,7 @@ int lvsd_unmark(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	port = bpf_map_lookup_elem(&ports, &index);
 	if (port && port->generic)
-		to_us_again(skb, port);
+		to_us_again(skb);
 	skb->mark = 0;
 	return TC_ACT_UNSPEC;
 }

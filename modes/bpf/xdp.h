@@ -32,7 +32,8 @@ struct {
 
 /*
  * A frame that is put back must not be ours again when it comes by a generic XDP program. That cannot see the mark, but an address
- * that is no port's; the program at the ingress hook puts the right one there again.
+ * that is no port's; the program at the ingress hook has the stack take it all the same. (It cannot put the address right again:
+ * of a frame that generic XDP has copied, kernel 6.18 shows it no link header.)
  */
 static __always_inline void to_nobody(struct __sk_buff *skb)
 {
@@ -41,9 +42,8 @@ static __always_inline void to_nobody(struct __sk_buff *skb)
 	bpf_skb_store_bytes(skb, 0, nobody, 6, 0);
 }
 
-static __always_inline void to_us_again(struct __sk_buff *skb, const struct port *port)
+static __always_inline void to_us_again(struct __sk_buff *skb)
 {
-	bpf_skb_store_bytes(skb, 0, port->mac, 6, 0);
 	bpf_skb_change_type(skb, 0 /* PACKET_HOST */);
 }
 

@@ -275,6 +275,7 @@ fn an_interface_may_vanish_come_back_and_change() {
     relink(&lab, 4);
     lab.director.sh("ethtool -L vd rx 1 tx 1; ethtool -L vs rx 1 tx 1");
     lab.client.sh("ethtool -L vc rx 1 tx 1");
+    lab.server.sh("ethtool -L vr rx 1 tx 1");
     let running = start_lab(&lab, config(2), false);
     assert_eq!(running.rows().len(), 2);
     lab.director.sh("ethtool -L vd rx 4 tx 4");
@@ -314,7 +315,7 @@ fn set_up_errors_name_the_interface_and_the_remedy() {
         "ip link add vd type veth peer name vc numrxqueues 4 numtxqueues 4 netns {}; ip link set vd up",
         lab.client.path()
     ));
-    lab.client.sh("ip link set vc up");
+    lab.client.sh("ethtool -L vc rx 4 tx 4; ip link set vc up");
     let e = refusal(&lab, only("vd"));
     assert!(e.contains("interface vd") && e.contains("fewer receive queues"), "{e}");
 }
@@ -350,12 +351,13 @@ fn another_xdp_program_or_socket_is_told_of_after_a_second() {
     let e = refusal(&lab, config(1));
     assert!(e.contains("interface vs: queue 0") && e.contains("AF_XDP socket"), "{e}");
     // and what goes within the second is waited for
-    let gone = std::thread::spawn(move || {
-        std::thread::sleep(Duration::from_millis(200));
-        drop(socket);
+    let running = std::thread::scope(|s| {
+        s.spawn(|| {
+            until("the program", || lab.director.sh("ip link show dev vs").contains("prog/xdp"));
+            drop(socket);
+        });
+        start_lab(&lab, config(1), false)
     });
-    let running = start_lab(&lab, config(1), false);
-    gone.join().unwrap();
     running.stop();
     assert_eq!(state(&lab.director), before);
 }
