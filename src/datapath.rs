@@ -184,9 +184,9 @@ impl Core {
         let names = &self.config.interfaces;
         let interfaces: Vec<(PortId, String)> = ports(names).map(|(id, name)| (id, name.clone())).collect();
         let workers = self.config.workers;
-        let make = |n| -> Box<dyn FrameHandler + Send> { Box::new(Worker::new(Arc::clone(&self.director), n)) };
-        let afpacket =
-            |interfaces| afpacket::start(AfPacketConfig::new(interfaces, workers), tables, make);
+        let make =
+            |n| -> Box<dyn FrameHandler + Send> { Box::new(Worker::new(Arc::clone(&self.director), n)) };
+        let afpacket = |interfaces| afpacket::start(AfPacketConfig::new(interfaces, workers), tables, make);
         let afxdp = |interfaces, attach, busy_poll| {
             let config = AfXdpConfig { attach, busy_poll, ..AfXdpConfig::new(interfaces, workers) };
             afxdp::start(config, tables, make)

@@ -288,7 +288,12 @@ impl BpfTables {
     }
 
     /// Puts a queue's socket where the program finds it. It vanishes from there by itself when it is closed.
-    pub(crate) fn set_xdp_socket(&self, place: u32, queue: u32, fd: BorrowedFd<'_>) -> Result<(), SetupError> {
+    pub(crate) fn set_xdp_socket(
+        &self,
+        place: u32,
+        queue: u32,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), SetupError> {
         use std::os::fd::AsRawFd;
         self.xdp()
             .sockets

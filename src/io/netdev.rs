@@ -73,8 +73,7 @@ pub(crate) fn driver(name: &str) -> String {
     if ethtool(name, info.as_mut_ptr().cast()).is_err() {
         return "?".into();
     }
-    let bytes: Vec<u8> =
-        info[1..9].iter().flat_map(|w| w.to_ne_bytes()).take_while(|&b| b != 0).collect();
+    let bytes: Vec<u8> = info[1..9].iter().flat_map(|w| w.to_ne_bytes()).take_while(|&b| b != 0).collect();
     String::from_utf8_lossy(&bytes).into_owned()
 }
 

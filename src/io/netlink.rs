@@ -19,9 +19,8 @@ pub(crate) fn ask(protocol: libc::c_int, message: &[u8]) -> io::Result<Vec<u8>> 
     }
     let mut reply = vec![0u8; 8192];
     // SAFETY: the buffer is as long as we say. The kernel answers a request before send returns: no waiting.
-    let got = unsafe {
-        libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), libc::MSG_DONTWAIT)
-    };
+    let got =
+        unsafe { libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), reply.len(), libc::MSG_DONTWAIT) };
     let Ok(got) = usize::try_from(got) else {
         return Err(io::Error::last_os_error());
     };

@@ -54,7 +54,8 @@ impl FrameHandler for Switch {
             seen.gso = f.gso.max_by_size(seen.gso);
             if f.checksum == RxChecksum::Unknown {
                 let bytes = f.bytes();
-                let partial = modes::packet::parse(bytes).is_ok_and(|p| modes::checksum::is_partial(bytes, &p));
+                let partial =
+                    modes::packet::parse(bytes).is_ok_and(|p| modes::checksum::is_partial(bytes, &p));
                 f.checksum = if partial { RxChecksum::Partial } else { RxChecksum::Complete };
             }
             seen.partial += u64::from(f.checksum == RxChecksum::Partial);

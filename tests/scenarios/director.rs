@@ -180,6 +180,11 @@ pub(crate) fn datapath_arguments() -> Vec<String> {
     words.into_iter().map(str::to_owned).collect()
 }
 
+/// Whether a packet socket in the director sees the frames that are taken: XDP comes before it.
+pub(crate) fn taps_see_what_is_ours() -> bool {
+    datapath_arguments().iter().all(|word| word != "afxdp")
+}
+
 /// The daemon's arguments.
 pub(crate) fn lvsd_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
     command.arg("--socket").arg(socket).arg("--state-file").arg(state).args(datapath_arguments());

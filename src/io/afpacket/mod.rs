@@ -120,10 +120,7 @@ impl Running for AfPacket {
             completion: None,
         };
         let stats = self.threads.stats();
-        stats
-            .iter()
-            .flat_map(|p| p.queues.iter().enumerate().map(|(w, q)| row(&p.interface, w, q)))
-            .collect()
+        stats.iter().flat_map(|p| p.queues.iter().enumerate().map(|(w, q)| row(&p.interface, w, q))).collect()
     }
 
     fn summary(&self) -> String {

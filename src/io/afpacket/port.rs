@@ -108,7 +108,5 @@ fn filter_fd(tables: &BpfTables) -> Result<OwnedFd, SetupError> {
         return Err(missing());
     };
     let fd = p.fd().map_err(|_| missing())?;
-    fd.as_fd()
-        .try_clone_to_owned()
-        .map_err(|e| SetupError::os("duplicating a program's descriptor", "", e))
+    fd.as_fd().try_clone_to_owned().map_err(|e| SetupError::os("duplicating a program's descriptor", "", e))
 }

@@ -284,7 +284,10 @@ fn filters_of_a_killed_director_are_replaced() {
     };
     lab.director.run(|| {
         let index = netdev::index("vd").unwrap();
-        std::mem::forget(crate::io::attach::Attachment::new(&lab.tables, "vd", index, Hook::Clsact, Ingress::Take).unwrap());
+        std::mem::forget(
+            crate::io::attach::Attachment::new(&lab.tables, "vd", index, Hook::Clsact, Ingress::Take)
+                .unwrap(),
+        );
     });
     assert_eq!(filters(), 2);
     let running = start_lab(&lab, AfPacketConfig { hook: Hook::Clsact, ..config(1) }, true);

@@ -20,8 +20,8 @@ use crate::io::rings::{Level, PortStats, QueueRow, Running, Threads, check};
 use crate::io::{BpfTables, SetupError, netdev};
 use crate::route::PortId;
 use port::{Common, XdpPort};
-pub use suits::suits;
 use station::Xsks;
+pub use suits::suits;
 use umem::Area;
 
 /// Where the XDP program runs.
@@ -111,8 +111,9 @@ pub fn start(
         let sockets = port.attach()?;
         ports.push((port, sockets));
     }
-    let make =
-        |number: usize, seats| (Xsks::new(Arc::clone(&common.areas[number]), busy_poll, seats), make_worker(number));
+    let make = |number: usize, seats| {
+        (Xsks::new(Arc::clone(&common.areas[number]), busy_poll, seats), make_worker(number))
+    };
     Ok(AfXdp { threads: Threads::start(ports, workers, pin, make)?, ring })
 }
 

@@ -90,7 +90,9 @@ pub(super) fn queues(name: &str) -> Result<u32, SetupError> {
         n if n <= XDP_QUEUES => Ok(n),
         n => Err(SetupError::Bpf {
             what: format!("interface {name}"),
-            reason: format!("{n} receive queues, but at most {XDP_QUEUES} can be served; set fewer by 'ethtool -L'"),
+            reason: format!(
+                "{n} receive queues, but at most {XDP_QUEUES} can be served; set fewer by 'ethtool -L'"
+            ),
         }),
     }
 }
@@ -134,28 +136,30 @@ impl XdpPort {
         if self.common.config.attach != Attach::Generic {
             match attempt(XdpMode::Driver) {
                 Ok(link) => return Ok((link, false)),
-                Err(e) => match errno(&e) {
-                    libc::EBUSY | libc::EEXIST => return Err(self.occupied()),
-                    libc::ENOSPC => {
-                        return Err(SetupError::Bpf {
+                Err(e) => {
+                    match errno(&e) {
+                        libc::EBUSY | libc::EEXIST => return Err(self.occupied()),
+                        libc::ENOSPC => {
+                            return Err(SetupError::Bpf {
                             what: what(),
                             reason: "it has fewer receive queues than its veth peer has transmit queues; give it as many \
                                      (numrxqueues when it is made, 'ethtool -L'), or use --datapath afpacket"
                                 .into(),
                         });
-                    }
-                    libc::EPERM | libc::ENODEV => return Err(failed(&self.name, what(), &e)),
-                    _ if self.common.config.attach == Attach::Auto => {
-                        tracing::info!("interface {}: no native XDP ({e}); generic mode", self.name);
-                    }
-                    libc::EOPNOTSUPP => {
-                        return Err(SetupError::Bpf {
+                        }
+                        libc::EPERM | libc::ENODEV => return Err(failed(&self.name, what(), &e)),
+                        _ if self.common.config.attach == Attach::Auto => {
+                            tracing::info!("interface {}: no native XDP ({e}); generic mode", self.name);
+                        }
+                        libc::EOPNOTSUPP => {
+                            return Err(SetupError::Bpf {
                             what: what(),
                             reason: "its driver has no native XDP; use --xdp-mode generic, or --datapath afpacket".into(),
                         });
+                        }
+                        _ => return Err(failed(&self.name, what(), &e)),
                     }
-                    _ => return Err(failed(&self.name, what(), &e)),
-                },
+                }
             }
         }
         match attempt(XdpMode::Skb) {

@@ -157,8 +157,7 @@ impl Queue {
             }
         }
         let address = u64::from(ready.chunk) * u64::from(frames.area().chunk) + ready.start as u64;
-        let options =
-            if ready.checksum == RxChecksum::Partial { libc::XDP_TX_METADATA } else { 0 };
+        let options = if ready.checksum == RxChecksum::Partial { libc::XDP_TX_METADATA } else { 0 };
         frames.pass_on(ready.chunk, self.number);
         self.socket.tx.push(xdp_desc { addr: address, len: ready.length as u32, options });
         self.pushed = true;
@@ -227,7 +226,13 @@ impl Queue {
     /// Adds what the kernel has counted since the last time, and notes how full the rings are.
     pub(super) fn read_counters(&mut self, counters: &Counters) {
         let s = self.socket.statistics();
-        let now = [s.rx_dropped, s.rx_ring_full, s.rx_invalid_descs, s.tx_invalid_descs, s.rx_fill_ring_empty_descs];
+        let now = [
+            s.rx_dropped,
+            s.rx_ring_full,
+            s.rx_invalid_descs,
+            s.tx_invalid_descs,
+            s.rx_fill_ring_empty_descs,
+        ];
         let mut new = now;
         for (n, seen) in new.iter_mut().zip(self.seen) {
             *n = n.saturating_sub(seen);

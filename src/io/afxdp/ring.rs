@@ -40,9 +40,7 @@ impl<T: Copy> Ring<T> {
         let protection = libc::PROT_READ | libc::PROT_WRITE;
         let flags = libc::MAP_SHARED | libc::MAP_POPULATE;
         // SAFETY: a new mapping, wherever the kernel likes.
-        let at = unsafe {
-            libc::mmap(std::ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), page)
-        };
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, fd.as_raw_fd(), page) };
         if at == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());
         }

@@ -109,7 +109,10 @@ impl SocketPlan<'_> {
                 Ok(socket) => return Ok(socket),
                 // a mode that is not to be had; all else would fail in the others, too
                 Err(Failed::Bind(e))
-                    if matches!(e.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPROTONOSUPPORT)) =>
+                    if matches!(
+                        e.raw_os_error(),
+                        Some(libc::EOPNOTSUPP | libc::EINVAL | libc::EPROTONOSUPPORT)
+                    ) =>
                 {
                     last = e;
                 }
@@ -122,7 +125,8 @@ impl SocketPlan<'_> {
 
     fn attempt(&self, area: &Arc<Area>, copy: u16, pieces: bool) -> Result<XskSocket, Failed> {
         let set = |what| move |e| Failed::Set(what, e);
-        let fd = xdp_socket().map_err(set("opening an AF_XDP socket (the kernel needs CONFIG_XDP_SOCKETS)"))?;
+        let fd =
+            xdp_socket().map_err(set("opening an AF_XDP socket (the kernel needs CONFIG_XDP_SOCKETS)"))?;
         let metadata = register(fd.as_fd(), area).map_err(set("registering the frames' memory"))?;
         for ring in
             [libc::XDP_UMEM_FILL_RING, libc::XDP_UMEM_COMPLETION_RING, libc::XDP_RX_RING, libc::XDP_TX_RING]
@@ -137,7 +141,8 @@ impl SocketPlan<'_> {
         if self.busy_poll > 0 {
             let on: libc::c_int = 1;
             let time = self.busy_poll as libc::c_int;
-            option(fd.as_fd(), libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &on).map_err(set("SO_PREFER_BUSY_POLL"))?;
+            option(fd.as_fd(), libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, &on)
+                .map_err(set("SO_PREFER_BUSY_POLL"))?;
             option(fd.as_fd(), libc::SOL_SOCKET, SO_BUSY_POLL, &time).map_err(set("SO_BUSY_POLL"))?;
             option(fd.as_fd(), libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, &BUSY_BUDGET)
                 .map_err(set("SO_BUSY_POLL_BUDGET"))?;
@@ -170,7 +175,8 @@ impl SocketPlan<'_> {
         match e.raw_os_error() {
             Some(libc::ENOBUFS) => SetupError::Bpf {
                 what: format!("{}: {what}", self.what()),
-                reason: "more locked memory than allowed; give lvsd CAP_IPC_LOCK or raise its memlock limit".into(),
+                reason: "more locked memory than allowed; give lvsd CAP_IPC_LOCK or raise its memlock limit"
+                    .into(),
             },
             _ => SetupError::os(format!("{}: {what}", self.what()), CAPABILITY, e),
         }

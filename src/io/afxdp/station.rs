@@ -189,7 +189,11 @@ impl Xsks {
                 gso: out.gso,
             };
             let ring = self.place(out.port).is_some_and(|p| self.places[p].has_ring(room));
-            if ring && out.gso.is_none() && length <= room && let Some(chunk) = self.frames.take() {
+            if ring
+                && out.gso.is_none()
+                && length <= room
+                && let Some(chunk) = self.frames.take()
+            {
                 let end = HEAD_ROOM + length;
                 // SAFETY: a chunk that the worker has just taken.
                 let buf = unsafe { std::slice::from_raw_parts_mut(self.frames.at(chunk), end) };

@@ -29,11 +29,13 @@ fn features(index: u32) -> io::Result<Driver> {
     const NETDEV_A_DEV_IFINDEX: u16 = 1;
     const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
     let silent = || io::Error::from_raw_os_error(libc::ENOENT);
-    let reply = ask_generic(libc::GENL_ID_CTRL as u16, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, b"netdev\0"))?;
+    let reply =
+        ask_generic(libc::GENL_ID_CTRL as u16, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, b"netdev\0"))?;
     let family = attribute(&reply, CTRL_ATTR_FAMILY_ID).and_then(|v| v.try_into().ok()).ok_or_else(silent)?;
     let asked = (NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes()[..]);
     let reply = ask_generic(u16::from_ne_bytes(family), NETDEV_CMD_DEV_GET, asked)?;
-    let bits = attribute(&reply, NETDEV_A_DEV_XDP_FEATURES).and_then(|v| v.try_into().ok()).ok_or_else(silent)?;
+    let bits =
+        attribute(&reply, NETDEV_A_DEV_XDP_FEATURES).and_then(|v| v.try_into().ok()).ok_or_else(silent)?;
     Ok(match u64::from_ne_bytes(bits) {
         f if f & (XDP_BASIC | XDP_ZEROCOPY) == XDP_BASIC | XDP_ZEROCOPY => Driver::ZeroCopy,
         f if f & XDP_BASIC != 0 => Driver::Native,
@@ -49,7 +51,10 @@ pub fn suits(interfaces: &[String]) -> (bool, String) {
         let why_not = match netdev::index(name).map(features) {
             Some(Ok(Driver::ZeroCopy)) => continue,
             Some(Ok(Driver::Native)) => {
-                format!("{name} ({}) has XDP but no zero-copy AF_XDP; with copies AF_PACKET is faster", driver())
+                format!(
+                    "{name} ({}) has XDP but no zero-copy AF_XDP; with copies AF_PACKET is faster",
+                    driver()
+                )
             }
             Some(Ok(Driver::Generic)) => format!("{name} ({}) has no XDP in its driver", driver()),
             Some(Err(e)) if e.raw_os_error() == Some(libc::ENOENT) => {

@@ -35,7 +35,8 @@ fn relink(lab: &Lab, queues: u32) {
         ("vd", "vc", &lab.client, "10.9.0.1/24", "10.9.0.2/24"),
         ("vs", "vr", &lab.server, "10.9.1.1/24", "10.9.1.2/24"),
     ] {
-        lab.director.sh(&format!("ip link add {here} {q} type veth peer name {there} {q} netns {}", net.path()));
+        lab.director
+            .sh(&format!("ip link add {here} {q} type veth peer name {there} {q} netns {}", net.path()));
         lab.director.sh(&format!("ip addr add {ours} dev {here}; ip link set {here} up"));
         net.sh(&format!("ip addr add {theirs} dev {there}; ip link set {there} up"));
     }

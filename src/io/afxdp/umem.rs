@@ -179,6 +179,9 @@ mod tests {
 
     #[test]
     fn chunks_hold_a_frame_of_their_mtu() {
-        assert_eq!((chunk_for(1500), chunk_for(1770), chunk_for(1771), chunk_for(9000)), (2048, 2048, 4096, 4096));
+        assert_eq!(
+            (chunk_for(1500), chunk_for(1770), chunk_for(1771), chunk_for(9000)),
+            (2048, 2048, 4096, 4096)
+        );
     }
 }

@@ -10,7 +10,11 @@ use crate::time::{Tick, ticks};
 const CONFIG: Config = Config { max_v4: 1000, max_v6: 1000, hash_key: [1, 2], shards: 2 };
 
 fn tables() -> BpfTables {
-    BpfTables::create(TableShape::of(&CONFIG), 0x1234_5678).unwrap()
+    let t = BpfTables::create(TableShape::of(&CONFIG), 0x1234_5678).unwrap();
+    t.load_xdp().unwrap();
+    // the loopback device, which programs are run on for a test, and its address; without sockets what is ours is dropped
+    t.set_xdp_port(1, XdpPortLine { mac: [0; 6], generic: false, place: 0 }).unwrap();
+    t
 }
 
 fn addr(text: &str) -> Addr {
@@ -116,18 +120,35 @@ fn frame(to_us: bool, tags: usize, packet: &[u8]) -> Vec<u8> {
     f
 }
 
-/// Whether the ingress face takes a frame away from the stack.
+/// Whether the XDP face takes a frame away from the stack.
+fn taken_by_xdp(t: &BpfTables, frame: &[u8]) -> bool {
+    const DROP: u32 = 1;
+    const PASS: u32 = 2;
+    let programs = t.programs();
+    let Some(Program::Xdp(p)) = programs.program("lvsd_xdp") else { panic!("no program") };
+    let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
+    match p.test_run(options).unwrap().return_value {
+        DROP => true,
+        PASS => false,
+        other => panic!("return value {other}"),
+    }
+}
+
+/// Whether a frame is taken away from the stack, by the ingress face and by the XDP face alike.
 fn taken(t: &BpfTables, frame: &[u8]) -> bool {
     const SHOT: u32 = 2;
     const UNSPEC: u32 = u32::MAX;
     let programs = t.programs();
     let Some(Program::SchedClassifier(p)) = programs.program("lvsd_ingress") else { panic!("no program") };
     let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
-    match p.test_run(options).unwrap().return_value {
+    let taken = match p.test_run(options).unwrap().return_value {
         SHOT => true,
         UNSPEC => false,
         other => panic!("return value {other}"),
-    }
+    };
+    drop(programs);
+    assert_eq!(taken_by_xdp(t, frame), taken, "the faces differ");
+    taken
 }
 
 /// A client, a virtual address, a server, of one family.

@@ -41,8 +41,7 @@ impl Sender {
 
     /// Uses other sockets, or none. What waits is lost; call it with nothing waiting.
     pub(in crate::io) fn replace(&mut self, sockets: Option<SendPair>) {
-        self.queues =
-            sockets.map(|s| (TxQueue::new(s.tx, Kind::Send), TxQueue::new(s.back, Kind::Back)));
+        self.queues = sockets.map(|s| (TxQueue::new(s.tx, Kind::Send), TxQueue::new(s.back, Kind::Back)));
     }
 
     /// Whether it has sockets.
