@@ -58,6 +58,7 @@ impl Queue {
         let mut queue =
             Queue { socket, number, live, seen: [0; 5], pieces: None, down: false, pushed: false };
         queue.refill(frames);
+        queue.note_levels();
         queue
     }
 
@@ -245,6 +246,10 @@ impl Queue {
         counters.rx_invalid.add(new[2]);
         counters.tx_invalid.add(new[3]);
         add(&self.live.drops, new[0] + no_buffer + new[1] + new[2]);
+        self.note_levels();
+    }
+
+    fn note_levels(&self) {
         let s = &self.socket;
         let levels = [s.fill.level(), s.rx.level(), s.tx.level(), s.completion.level()];
         for (to, level) in self.live.levels.iter().zip(levels) {

@@ -280,7 +280,11 @@ fn an_interface_may_vanish_come_back_and_change() {
     let running = start_lab(&lab, config(2), false);
     assert_eq!(running.rows().len(), 2);
     lab.director.sh("ethtool -L vd rx 4 tx 4");
-    until("sockets on the new queues", || running.rows().iter().filter(|r| r.interface == "vd").count() == 4);
+    until("sockets with buffers on the new queues", || {
+        let rows = running.rows();
+        let ready = |r: &&QueueRow| r.interface == "vd" && r.fill.is_some_and(|f| f.used > 0);
+        rows.iter().filter(ready).count() == 4
+    });
     lab.client.sh("ethtool -L vc rx 4 tx 4");
     datagrams_arrive_once(&lab, 64);
     assert!(running.healthy());
