@@ -44,7 +44,9 @@ struct Attached {
     index: u32,
     // in this order: first the program lets everything pass, then it goes
     line: Line,
-    _program: FdLink,
+    program: Option<FdLink>,
+    /// Whether the program must be attached again: veth does not run it on queues that came later (kernel 6.18).
+    stale: bool,
     generic: bool,
     _back: Attachment,
     sockets: Option<Sockets>,
@@ -126,7 +128,16 @@ impl XdpPort {
         let (program, generic) = self.attach_xdp(index)?;
         let value = XdpPortLine { mac: [0; 6], generic, place: self.place };
         let line = Line { tables: Arc::clone(tables), index, value, set: false };
-        Ok(Attached { index, line, _program: program, generic, _back: back, sockets: None, _lock: lock })
+        Ok(Attached {
+            index,
+            line,
+            program: Some(program),
+            stale: false,
+            generic,
+            _back: back,
+            sockets: None,
+            _lock: lock,
+        })
     }
 
     fn attach_xdp(&self, index: u32) -> Result<(FdLink, bool), SetupError> {
@@ -272,6 +283,11 @@ impl Holder for XdpPort {
         };
         match self.make_sockets(attached.index, attached.generic) {
             Ok((sockets, sets)) => {
+                if std::mem::take(&mut attached.stale) || attached.program.is_none() {
+                    // not before: meanwhile it keeps what is ours from the stack
+                    attached.program = None;
+                    attached.program = Some(self.attach_xdp(attached.index)?.0);
+                }
                 attached.line.put(netdev::mac(&self.name)?)?;
                 attached.sockets = Some(sockets);
                 self.attached = Some(attached);
@@ -287,6 +303,7 @@ impl Holder for XdpPort {
     fn loosen(&mut self) {
         if let Some(a) = &mut self.attached {
             a.sockets = None;
+            a.stale = true;
         }
     }
 

@@ -169,7 +169,7 @@ fn passed_frames_reach_the_stack_in_generic_mode() {
 }
 
 /// Sends `n` datagrams, each from a port of its own, and expects each once, whichever queue it took.
-fn datagrams_arrive_once(lab: &Lab, n: u8) {
+fn datagrams_arrive_once(lab: &Lab, running: &AfXdp, n: u8) {
     let server = lab.server.run(|| UdpSocket::bind("10.9.9.9:53").unwrap());
     server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     for i in 0..n {
@@ -178,7 +178,11 @@ fn datagrams_arrive_once(lab: &Lab, n: u8) {
     }
     let (mut buf, mut got) = ([0; 64], Vec::new());
     for _ in 0..n {
-        let (length, _) = server.recv_from(&mut buf).unwrap();
+        let received = server.recv_from(&mut buf);
+        let (length, _) = received.unwrap_or_else(|e| {
+            let rows = running.rows();
+            panic!("{e}; {} arrived; {:#?} {rows:#?}", got.len(), Lab::totals(running))
+        });
         got.push(buf[..length][0]);
     }
     got.sort_unstable();
@@ -198,7 +202,7 @@ fn each_queue_has_its_worker() {
     let queues: Vec<(u32, usize)> =
         rows.iter().filter(|r| r.interface == "vd").map(|r| (r.queue, r.worker)).collect();
     assert_eq!(queues, [(0, 0), (1, 1), (2, 2), (3, 3)]);
-    datagrams_arrive_once(&lab, 64);
+    datagrams_arrive_once(&lab, &running, 64);
     let seen = lab.seen.lock().unwrap();
     assert_eq!(seen.count, 64);
     assert!(seen.by_worker.iter().filter(|&&n| n > 0).count() > 1, "{:?}", seen.by_worker);
@@ -207,7 +211,7 @@ fn each_queue_has_its_worker() {
     // more queues than workers, and a worker that has none
     let fewer = start_lab(&lab, config(3), false);
     assert_eq!(fewer.rows().iter().filter(|r| r.interface == "vd").map(|r| r.worker).max(), Some(2));
-    datagrams_arrive_once(&lab, 64);
+    datagrams_arrive_once(&lab, &fewer, 64);
     fewer.stop();
 }
 
@@ -225,7 +229,7 @@ fn a_worker_without_a_queue_of_the_way_out_sends_all_the_same() {
     until("the carrier", || lab.director.sh("ip -o link show dev vd").contains("state UP"));
     lab.service(17, VIP, 53);
     let running = start_lab(&lab, config(4), false);
-    datagrams_arrive_once(&lab, 64);
+    datagrams_arrive_once(&lab, &running, 64);
     let stats = running.stats();
     let by_worker: Vec<u64> = stats[1].queues.iter().map(|q| q.tx_frames).collect();
     assert!(by_worker.iter().filter(|&&n| n > 0).count() > 1, "{by_worker:?}");
@@ -286,7 +290,7 @@ fn an_interface_may_vanish_come_back_and_change() {
         rows.iter().filter(ready).count() == 4
     });
     lab.client.sh("ethtool -L vc rx 4 tx 4");
-    datagrams_arrive_once(&lab, 64);
+    datagrams_arrive_once(&lab, &running, 64);
     assert!(running.healthy());
     running.stop();
 }
