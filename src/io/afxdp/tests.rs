@@ -15,8 +15,19 @@ fn config(workers: usize) -> AfXdpConfig {
     AfXdpConfig { ring: 512, ..AfXdpConfig::new(interfaces, workers) }
 }
 
+/// Starts the port; again while a lock of its predecessor is still there: a child that another test is just starting has copies of
+/// this process's descriptors until it runs its program.
 fn start_lab(lab: &Lab, config: AfXdpConfig, pass: bool) -> AfXdp {
-    lab.director.run(|| start(config, &lab.tables, |worker| lab.switch(worker, pass))).unwrap()
+    let mut running = None;
+    until("the interfaces' locks", || {
+        match lab.director.run(|| start(config.clone(), &lab.tables, |worker| lab.switch(worker, pass))) {
+            Ok(port) => running = Some(port),
+            Err(SetupError::InUse(_)) => {}
+            Err(e) => panic!("{e}"),
+        }
+        running.is_some()
+    });
+    running.unwrap()
 }
 
 /// Why it does not start.
