@@ -120,8 +120,11 @@ static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_v
 	return 1;
 }
 
-static __always_inline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
+/* Not static, so that it is verified once (table.h). */
+__noinline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
 {
+	if (!v)
+		return 0;
 	return v6 ? view_v6(skb, off, v) : view_v4(skb, off, v);
 }
 
@@ -167,7 +170,7 @@ static __always_inline int is_icmp_error(__u8 family, __u8 type)
 }
 
 /* Whether an ICMP error speaks of a packet of one of our connections. */
-static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+__noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
 {
 	struct ip_view in = {};
 	__u8 ports[4];

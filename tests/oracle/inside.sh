@@ -17,13 +17,13 @@ wait_for() { # SECONDS COMMAND...
 
 lab() {
     local k n
-    ip link add br type bridge && ip link set br up
+    ip link add name br0 type bridge && ip link set br0 up
     k=0
     for n in client director server; do
         k=$((k + 1))
         ip netns add $n
         ip link add "$n" type veth peer name eth0 netns $n
-        ip link set "$n" master br up
+        ip link set "$n" master br0 up
         ip -n $n link set lo up
         ip -n $n address add 10.9.0.$k/24 dev eth0
         ip -n $n address add fd09::$k/64 dev eth0 nodad
@@ -105,7 +105,7 @@ ours() {
     ip netns exec director ./lvsd --socket lvsd.sock --state-file state --datapath afpacket --interface eth0 \
         --max-connections 1000 >lvsd.log 2>&1 &
     local lvsd=$!
-    wait_for 60 lvsctl -L -n || { echo "FAIL lvsd does not start"; cat lvsd.log; exit 1; }
+    wait_for 180 lvsctl -L -n || { echo "FAIL lvsd does not start"; cat lvsd.log; exit 1; }
     cell lvsctl 4 4 ipip
     cell lvsctl 6 4 sit
     cell lvsctl 4 6 ip6tnl
