@@ -37,7 +37,7 @@ lab() {
     ip -n server address add "${vip[4]}/32" dev lo
     ip -n server address add "${vip[6]}/128" dev lo nodad preferred_lft 0
     ip netns exec server python3 peer.py serve >server.log 2>&1 &
-    wait_for 20 grep -q listening server.log || { echo "FAIL the server does not start"; cat server.log; exit 1; }
+    wait_for 120 grep -q listening server.log || { echo "FAIL the server does not start"; cat server.log; exit 1; }
 }
 
 # The server's end: DEVICE is a kernel's tunnel device, or decap.
@@ -68,13 +68,13 @@ far_end_off() { # DEVICE
 # Packets that the tunnel device has taken. (The decapsulator has no count, and needs none: the kernel's IPVS wraps every packet,
 # and nothing else on the server could unwrap it.)
 carried() { # DEVICE
-    [[ $1 == decap ]] || ip netns exec server awk '$1 == "tun:" {print $3}' /proc/net/dev
+    [[ $1 == decap ]] || ip netns exec server cat /sys/class/net/tun/statistics/rx_packets
 }
 
 cell() { # TOOL FAMILY-OF-SERVICE FAMILY-OF-SERVER DEVICE OPTION...
     local tool=$1 service=$2 server=$3 dev=$4 what out v r
     shift 4
-    what="$tool: IPv$service in IPv$server, $* -> $dev"
+    what="$tool: IPv$service in IPv$server, ${*:---tun-type ipip} -> $dev"
     v=${vip[$service]} r=${rip[$server]}
     [[ $service == 6 ]] && v="[$v]"
     [[ $server == 6 ]] && r="[$r]"
@@ -98,14 +98,17 @@ cell() { # TOOL FAMILY-OF-SERVICE FAMILY-OF-SERVER DEVICE OPTION...
     far_end_off "$dev"
 }
 
-lvsctl() { ip netns exec director ./lvsctl --socket lvsd.sock "$@"; }
+answers() { # PID: lvsd answers, or has ended (and then the first cell fails)
+    lvsctl -L -n || ! kill -0 "$1"
+}
+lvsctl() { ip netns exec director ./lvsctl --socket /run/lvsd.sock "$@"; }
 ipvs() { ip netns exec director ipvsadm "$@"; }
 
 ours() {
-    ip netns exec director ./lvsd --socket lvsd.sock --state-file state --datapath afpacket --interface eth0 \
+    ip netns exec director ./lvsd --socket /run/lvsd.sock --state-file /run/lvsd.state --datapath afpacket --interface eth0 \
         --max-connections 1000 >lvsd.log 2>&1 &
     local lvsd=$!
-    wait_for 180 lvsctl -L -n || { echo "FAIL lvsd does not start"; cat lvsd.log; exit 1; }
+    wait_for 180 answers $lvsd || { echo "FAIL lvsd does not start"; cat lvsd.log; exit 1; }
     cell lvsctl 4 4 ipip
     cell lvsctl 6 4 sit
     cell lvsctl 4 6 ip6tnl
