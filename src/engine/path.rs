@@ -24,7 +24,8 @@ use crate::time::{Now, ticks};
 
 /// How long a path's MTU is believed (RFC 1191 section 6.3, Linux's `mtu_expires`).
 const LIFE_SECS: u64 = 600;
-/// Least MTUs that are believed: Linux's `min_pmtu` for IPv4, RFC 8201 section 4 for IPv6. Below, what was said is taken for these.
+/// Least MTUs that are believed: Linux's `min_pmtu` for IPv4, RFC 8201 section 4 for IPv6. Less is taken for these, such as the 0 of routers
+/// older than RFC 1191.
 const LEAST_V4: u32 = 552;
 const LEAST_V6: u32 = 1280;
 
@@ -106,8 +107,7 @@ impl Worker {
     ) -> Option<Told> {
         let better = director.sysctls.tunnel_ipv6_min_mtu.load(Relaxed) != 0;
         let family = line.family();
-        // A router of before 1990 says 0 and leaves the sender to guess.
-        if mtu < 68 || (family == Family::V6 && !better) {
+        if family == Family::V6 && !better {
             return None;
         }
         let least = if family == Family::V4 { LEAST_V4 } else { LEAST_V6 };

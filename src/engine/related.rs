@@ -83,12 +83,16 @@ impl Worker {
         inner: &Inner,
         conn: &Conn<'_>,
     ) -> Verdict {
-        self.count_in(conn.dest(), frame, p);
+        let line = director.dests.line(conn.dest());
+        if line.available() {
+            self.count_in(conn.dest(), frame, p);
+        }
         let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
         if target.method != FwdMethod::Masq {
             return self.forward_to_server(director, now, frame, p, target);
         }
-        let line = director.dests.line(target.dest);
+        // As in IPVS, DF does not hold for an error that NAT translates.
+        let p = &Packet { dont_fragment: p.family == Family::V6, ..*p };
         let (addr, port) = target.real;
         let cached = line.route();
         let way = self.way(now, cached, p.family, addr, 0, |epoch, hop| line.set_route(epoch, hop));

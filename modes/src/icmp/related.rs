@@ -1,7 +1,7 @@
 //! Others' errors about the director's connections: translated by NAT, or told anew where they are about a tunnel's outer packet.
 
 use super::{Inner, MAX_V4, MAX_V6, Problem, TOS_CONTROL, begin, finish_v4, finish_v6, seal_v4, seal_v6};
-use crate::checksum::Sum;
+use crate::checksum::{Checksum, Sum};
 use crate::nat::{self, NatError, Rewrite};
 use crate::packet::{Packet, proto};
 use crate::wire::{Icmp, Icmpv6, Ipv4, Ipv6, icmp_type, icmpv6_type};
@@ -18,8 +18,9 @@ pub enum Toward {
 
 /// Translates an error and the packet that it quotes, both at once: toward the server the error's destination and the quote's source
 /// become `end`, the server's; toward the client the error's source and the quote's destination become `end`, the virtual one. The
-/// checksums of both IP headers and of the message follow, by their change (RFC 1624), so that damage stays visible. What lies behind
-/// the quoted ports stays as it is, the quoted transport checksum too: it is rarely there, nobody looks at it, and IPVS leaves it.
+/// checksums of the outer header and of the message follow by their change (RFC 1624), so that damage stays visible; that of the quoted
+/// header, which routers leave wrong when they have lowered its TTL, is made right. What lies behind the quoted ports stays as it is, the
+/// quoted transport checksum too: it is rarely there, nobody looks at it, and IPVS leaves it.
 ///
 /// `inner` is what [`super::embedded`] found in this frame; its protocol must have ports.
 ///
@@ -46,23 +47,23 @@ fn quote(frame: &mut [u8], p: &Packet, inner: &Inner, toward: Toward, addr: Addr
     match inner.family {
         Family::V4 => {
             let mut ip = Ipv4::new_mut(header)?;
-            let mut moved = Sum::new();
-            moved.add_u32(addr.v4());
+            change.add_u32(addr.v4());
             match toward {
                 Toward::Server => {
-                    moved.sub_u32(ip.src());
+                    change.sub_u32(ip.src());
                     ip.set_src(addr.v4());
                 }
                 Toward::Client => {
-                    moved.sub_u32(ip.dst());
+                    change.sub_u32(ip.dst());
                     ip.set_dst(addr.v4());
                 }
             }
-            let old = ip.checksum();
-            let new = old.updated(moved);
-            ip.set_checksum(new);
-            change.add(moved);
-            change.sub_u16(old.0);
+            change.sub_u16(ip.checksum().0);
+            ip.set_checksum(Checksum(0));
+            let mut sum = Sum::new();
+            sum.add_bytes(header);
+            let new = sum.checksum();
+            Ipv4::new_mut(header)?.set_checksum(new);
             change.add_u16(new.0);
         }
         Family::V6 => {
