@@ -7,10 +7,10 @@
 use std::sync::atomic::Ordering::Relaxed;
 
 use ipvs_netlink::FwdMethod;
+use modes::Family;
 use modes::icmp::{self, Inner, Told};
 use modes::packet::{Packet, proto};
 use modes::tunnel::Encapsulation;
-use modes::Family;
 
 use super::director::Director;
 use super::forward::Way;
@@ -60,7 +60,8 @@ impl Worker {
         let found = director.table.lookup(director.table.hash(&tuple), &tuple);
         let Some((conn, Direction::In)) = found else { return Verdict::Pass };
         let line = director.dests.line(conn.dest());
-        let (Some(how), true) = (encapsulation(line.tunnel()), conn.method() == FwdMethod::Tunnel as u8) else {
+        let (Some(how), true) = (encapsulation(line.tunnel()), conn.method() == FwdMethod::Tunnel as u8)
+        else {
             return Verdict::Pass;
         };
         let ours = (line.family(), line.addr()) == (outer.family, outer.dst)
@@ -71,12 +72,15 @@ impl Worker {
         }
         let told = match icmp::too_big(frame.bytes(), p, outer) {
             Some(mtu) => {
-                let Some(told) = self.learn(director, now, line, how, &inner, mtu) else { return Verdict::Pass };
+                let Some(told) = self.learn(director, now, line, how, &inner, mtu) else {
+                    return Verdict::Pass;
+                };
                 told
             }
             // As the kernel's IPVS: what else routers say reaches IPv4's clients of IPv4's tunnels.
             None if outer.family == Family::V4 && inner.family == Family::V4 => {
-                let rest = frame.bytes().get(p.l4 + 4..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
+                let rest =
+                    frame.bytes().get(p.l4 + 4..).and_then(<[u8]>::first_chunk).copied().unwrap_or_default();
                 Told { kind: outer.icmp_type, code: outer.icmp_code, rest: u32::from_be_bytes(rest) }
             }
             None => return Verdict::Pass,
@@ -112,7 +116,8 @@ impl Worker {
         }
         let least = if family == Family::V4 { LEAST_V4 } else { LEAST_V6 };
         let mtu = u16::try_from(mtu.max(least)).unwrap_or(u16::MAX);
-        let way = self.way(now, line.route(), family, line.addr(), 0, |epoch, hop| line.set_route(epoch, hop));
+        let way =
+            self.way(now, line.route(), family, line.addr(), 0, |epoch, hop| line.set_route(epoch, hop));
         let Way::Hop(_, hop) = way else { return None };
         if mtu >= hop.mtu {
             return None;

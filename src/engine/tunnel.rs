@@ -203,7 +203,13 @@ fn refused(e: TunnelError) -> Reason {
 /// The largest packet that is sent through a tunnel, and that a sender is told of; `None` where the link is too small for any.
 /// `promise`: IPv6 gets its 1,280 bytes in any case, by fragments of the outer packet if need be (RFC 4213 section 3.2, RFC 2473
 /// section 7.1); else all is as in IPVS.
-pub(super) fn inner_mtu(inner: Family, outer: Family, link: u16, overhead: u16, promise: bool) -> Option<u16> {
+pub(super) fn inner_mtu(
+    inner: Family,
+    outer: Family,
+    link: u16,
+    overhead: u16,
+    promise: bool,
+) -> Option<u16> {
     let left = link.saturating_sub(overhead);
     let enough = match outer {
         Family::V4 => left >= IPV4_MIN_MTU,

@@ -218,8 +218,7 @@ fn errors_to_the_virtual_address_reach_the_server() {
                     let said = format!("{method} {proto} {what:?} {form:?} v6 {v6}");
                     match method {
                         "-m" => {
-                            let quoted =
-                                quote((c.real(k), 8080), (c.client, 40000), proto, &part, form);
+                            let quoted = quote((c.real(k), 8080), (c.client, 40000), proto, &part, form);
                             let mut ip = Ip::new(from, c.real(k));
                             ip.ttl = 63;
                             assert_eq!(packet, icmp(&ip, c.error(what), mtu, &quoted), "{said}");
@@ -256,7 +255,11 @@ fn errors_about_the_servers_side_reach_the_client() {
                     let quoted = quote((c.client, 40000), (c.vip, 80), proto, &part, form);
                     let mut ip = Ip::new(c.vip, c.client);
                     ip.ttl = 63;
-                    assert_eq!(out[14..], icmp(&ip, c.error(what), mtu, &quoted), "{proto} {what:?} {form:?}");
+                    assert_eq!(
+                        out[14..],
+                        icmp(&ip, c.error(what), mtu, &quoted),
+                        "{proto} {what:?} {form:?}"
+                    );
                 }
             }
             assert_eq!(conn(&rig), before);
@@ -292,7 +295,10 @@ fn other_messages_are_passed() {
             let mut cases = vec![
                 ("unknown client port", said(host, &about((c.vip, 80), (c.client, 40001), Form::Eight))),
                 ("unknown virtual port", said(host, &about((c.vip, 81), (c.client, 40000), Form::Eight))),
-                ("another protocol", said(host, &quote((c.vip, 80), (c.client, 40000), 17, &part, Form::Eight))),
+                (
+                    "another protocol",
+                    said(host, &quote((c.vip, 80), (c.client, 40000), 17, &part, Form::Eight)),
+                ),
                 ("the client's own packet", said(host, &about((c.client, 40000), (c.vip, 80), Form::Eight))),
                 ("seven bytes", said(host, &ours[..header + 7])),
                 ("no transport header", said(host, &ours[..header])),

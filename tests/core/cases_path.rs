@@ -189,7 +189,11 @@ fn what_cannot_be_is_not_believed() {
         for (what, forged) in forged {
             assert_eq!(rig.server(9, &too_big(outer_v6, 1400, &forged, 500)), Event::Pass, "{what} {how}");
         }
-        assert_eq!(rig.server(9, &too_big(outer_v6, 1500, &outer, 500)), Event::Pass, "no less than the link's");
+        assert_eq!(
+            rig.server(9, &too_big(outer_v6, 1500, &outer, 500)),
+            Event::Pass,
+            "no less than the link's"
+        );
         for quoted in [header, header + 8, inner + 19, inner + 27] {
             assert_eq!(rig.server(9, &too_big(outer_v6, 1400, &outer, quoted)), Event::Pass, "{quoted}");
         }

@@ -58,7 +58,13 @@ const STRICT: [&str; 1] = ["sysctl -w net.ipv4.vs.tunnel_ipv6_min_mtu=0"];
 pub enum Line {
     Command(String),
     /// `stack`: the frame is for the kernel's stack, which answered or dropped or routed it.
-    Row { label: String, port: PortId, frame: Vec<u8>, out: Vec<(PortId, Vec<u8>)>, stack: bool },
+    Row {
+        label: String,
+        port: PortId,
+        frame: Vec<u8>,
+        out: Vec<(PortId, Vec<u8>)>,
+        stack: bool,
+    },
 }
 
 /// Whether an ICMP error, recorded in a part of its section, is one that IPVS leaves to the stack.

@@ -28,7 +28,8 @@ fn far(family: Family) -> (IpAddr, IpAddr, u8) {
 /// only the router's "too big" makes them smaller.
 fn behind(router: &Netns, role: &str) -> Netns {
     let ns = Netns::new(role);
-    router.ip(&format!("link add n0 type veth peer name f0 netns {}\nlink set n0 mtu {NARROW} up", ns.name()));
+    router
+        .ip(&format!("link add n0 type veth peer name f0 netns {}\nlink set n0 mtu {NARROW} up", ns.name()));
     ns.ip("link set f0 up");
     for family in Family::BOTH {
         let (address, gateway, len) = far(family);
@@ -114,7 +115,11 @@ fn upload_through_a_narrow_tunnel(mode: Mode, family: Family) {
     drop(sinks(&lab));
     // The first server's place is a router's from now on.
     let router = &lab.servers[0].ns;
-    router.ip(&format!("addr del {}/{} dev lo", lab.vip(family), if family == Family::V4 { 32 } else { 128 }));
+    router.ip(&format!(
+        "addr del {}/{} dev lo",
+        lab.vip(family),
+        if family == Family::V4 { 32 } else { 128 }
+    ));
     let server = behind(router, "narrow");
     let rip = far(family).0;
     lab.director.ip(&far_route(lab.rip(family, 1), family));

@@ -406,7 +406,9 @@ fn frames_of_a_vlan_are_left_to_the_kernel() {
         let running = lab.start(Lab::config(1), false);
         let mut ring = capture(&lab.director, "vd");
         let mac = lab.director.mac("vd");
-        for (n, tags) in [&[0x2005][..], &[0x0fff], &[0x0064, 0x00c8], &[0xa000, 0x0064]].into_iter().enumerate() {
+        for (n, tags) in
+            [&[0x2005][..], &[0x0fff], &[0x0064, 0x00c8], &[0xa000, 0x0064]].into_iter().enumerate()
+        {
             let mark = format!("number {n} of a VLAN");
             let sent = udp_frame(&lab, tags, mac, mark.as_bytes());
             send_raw(&lab.client, "vc", &sent);

@@ -431,7 +431,10 @@ fn vlans_above_a_port_that_are_no_ports_are_named() {
     b.apply(Event::LinkNew(Link { up: false, ..vlan(22, "v300", 2) }));
     b.apply(Event::LinkNew(vlan(23, "v100.7", 20)));
     b.apply(Event::LinkNew(vlan(24, "elsewhere", 99)));
-    assert_eq!(b.routes.unserved_vlans(), [("v100".to_owned(), name.clone()), ("v200".to_owned(), name.clone())]);
+    assert_eq!(
+        b.routes.unserved_vlans(),
+        [("v100".to_owned(), name.clone()), ("v200".to_owned(), name.clone())]
+    );
     // A VLAN is a port of its own, with frames and next hops of its own.
     assert_eq!(b.routes.port_of_ifindex(20), None);
     b.routes.add_port(PortId(9), "v100").expect("room");

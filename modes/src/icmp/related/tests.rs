@@ -111,9 +111,12 @@ fn what_says_too_big() {
 /// An error about the outer packet of a tunnel is told anew, to the inner packet's sender and about the inner packet.
 #[test]
 fn errors_about_a_tunnel_are_told_anew() {
-    let hows = [Encapsulation::Ipip, Encapsulation::Gre { checksum: false }, Encapsulation::Gre { checksum: true }];
-    for (inner_v6, outer_v6, how) in
-        [false, true].into_iter().flat_map(|i| [false, true].map(|o| (i, o))).flat_map(|(i, o)| hows.map(|h| (i, o, h)))
+    let hows =
+        [Encapsulation::Ipip, Encapsulation::Gre { checksum: false }, Encapsulation::Gre { checksum: true }];
+    for (inner_v6, outer_v6, how) in [false, true]
+        .into_iter()
+        .flat_map(|i| [false, true].map(|o| (i, o)))
+        .flat_map(|(i, o)| hows.map(|h| (i, o, h)))
     {
         let client = tcp(inner_v6);
         let family = if outer_v6 { Family::V6 } else { Family::V4 };
@@ -133,7 +136,10 @@ fn errors_about_a_tunnel_are_told_anew() {
         assert!(tell(&f, &p, &inner, told, client.dst, 7, &mut out));
         assert!(sound(&out));
         let e = parse(&out).expect("good");
-        assert_eq!((e.family, e.src, e.dst, e.fragment), (inner.family, client.dst, client.src, Fragment::Whole));
+        assert_eq!(
+            (e.family, e.src, e.dst, e.fragment),
+            (inner.family, client.dst, client.src, Fragment::Whole)
+        );
         let again = embedded(&out, &e).expect("a quote");
         assert_eq!(too_big(&out, &e, &again), Some(1300));
         assert_eq!(out[again.off..], packet[14..]);
