@@ -169,19 +169,22 @@ static __always_inline int is_icmp_error(__u8 family, __u8 type)
 	return type >= 1 && type <= 4;
 }
 
-/* Whether a client's packet that a tunnel carries belongs to one of our connections. */
-static __noinline int carried_is_ours(struct __sk_buff *skb, __u32 off, int v6)
+/*
+ * Whether a packet within another one belongs to one of our connections, as it is or (reverse) as the one that answers it. Not static, like
+ * the next function: so the kernel checks it once for all, not once for each way to it, which takes older verifiers long.
+ */
+__noinline int inner_is_ours(struct __sk_buff *skb, __u32 off, int v6, int reverse)
 {
 	struct ip_view in = {};
 	__u8 ports[4];
 
 	if (!view(skb, off, v6, &in) || in.later || !has_ports(in.proto) || bpf_skb_load_bytes(skb, in.l4, ports, 4))
 		return 0;
-	return flow_known(&in, ports, 0);
+	return flow_known(&in, ports, reverse);
 }
 
-/* Whether an ICMP error speaks of a packet of one of our connections. */
-static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+/* Whether an ICMP error speaks of a packet of one of our connections, or of a tunnel's around one. */
+__noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
 {
 	struct ip_view in = {};
 	__u8 h[4];
@@ -189,12 +192,13 @@ static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
 	if (!view(skb, l4 + 8, v6, &in) || in.later)
 		return 0;
 	if (in.proto == P_IPIP || in.proto == P_IPV6)
-		return carried_is_ours(skb, in.l4, in.proto == P_IPV6);
+		return inner_is_ours(skb, in.l4, in.proto == P_IPV6, 0);
+	if (in.proto != P_GRE)
+		return inner_is_ours(skb, l4 + 8, v6, 1);
+	/* flags, version, EtherType; a checksum and its padding */
 	if (bpf_skb_load_bytes(skb, in.l4, h, 4))
 		return 0;
-	if (in.proto == P_GRE) /* flags, version, EtherType; a checksum and its padding */
-		return carried_is_ours(skb, in.l4 + (h[0] & 0x80 ? 8 : 4), h[2] == 0x86 && h[3] == 0xdd);
-	return has_ports(in.proto) && flow_known(&in, h, 1);
+	return inner_is_ours(skb, in.l4 + (h[0] & 0x80 ? 8 : 4), h[2] == 0x86 && h[3] == 0xdd, 0);
 }
 
 static __always_inline int is_ours(struct __sk_buff *skb)
