@@ -123,8 +123,11 @@ static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_v
 	return 1;
 }
 
-static __always_inline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
+/* Not static, so that it is verified once (table.h). */
+__noinline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
 {
+	if (!v)
+		return 0;
 	return v6 ? view_v6(skb, off, v) : view_v4(skb, off, v);
 }
 
@@ -170,8 +173,8 @@ static __always_inline int is_icmp_error(__u8 family, __u8 type)
 }
 
 /*
- * Whether a packet within another one belongs to one of our connections, as it is or (reverse) as the one that answers it. Not static, like
- * the next function: so the kernel checks it once for all, not once for each way to it, which takes older verifiers long.
+ * Whether a packet within another one belongs to one of our connections, as it is or (reverse) as the one that answers it. Neither
+ * this nor the next function is static, so that they are verified once (table.h).
  */
 __noinline int inner_is_ours(struct __sk_buff *skb, __u32 off, int v6, int reverse)
 {
