@@ -152,6 +152,11 @@ impl Core {
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
         let follower = FollowerThread::start(Arc::clone(&self.director))?;
+        for (vlan, port) in self.director.routes.unserved_vlans() {
+            tracing::warn!(
+                "interface {vlan}: a VLAN of {port} and no port: its frames stay with the kernel; to serve it, add --interface {vlan}"
+            );
+        }
         let interfaces = ports(&self.config.interfaces).map(|(id, name)| (id, name.clone())).collect();
         let config = AfPacketConfig::new(interfaces, self.config.workers);
         let director = &self.director;

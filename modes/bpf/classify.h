@@ -6,7 +6,10 @@
  *
  * What cannot be judged here and concerns a virtual address (later fragments, ICMP errors) is ours too: the core judges
  * it, and what it passes is put back (docs/reinjection.md). An ICMP error to another address is ours if the packet
- * that it speaks of belongs to a connection.
+ * that it speaks of belongs to a connection, or carries in a tunnel one that does.
+ *
+ * A frame with the number of a VLAN is never ours: it belongs to the VLAN's device, where these programs may be too
+ * (docs/vlan.md).
  */
 #ifndef LVSD_CLASSIFY_H
 #define LVSD_CLASSIFY_H
@@ -37,8 +40,8 @@ const volatile __u32 magic = 0;
 
 #define IPV6_EXT_MAX 6
 
-enum { P_HOPOPTS = 0, P_ICMP = 1, P_TCP = 6, P_UDP = 17, P_ROUTING = 43, P_FRAGMENT = 44, P_AH = 51, P_ICMPV6 = 58,
-       P_DSTOPTS = 60, P_SCTP = 132 };
+enum { P_HOPOPTS = 0, P_ICMP = 1, P_IPIP = 4, P_TCP = 6, P_UDP = 17, P_IPV6 = 41, P_ROUTING = 43, P_FRAGMENT = 44,
+       P_GRE = 47, P_AH = 51, P_ICMPV6 = 58, P_DSTOPTS = 60, P_SCTP = 132 };
 
 static __always_inline int has_ports(__u8 proto)
 {
@@ -169,44 +172,60 @@ static __always_inline int is_icmp_error(__u8 family, __u8 type)
 	return type >= 1 && type <= 4;
 }
 
-/* Whether an ICMP error speaks of a packet of one of our connections. */
-__noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+/*
+ * Whether a packet within another one belongs to one of our connections, as it is or (reverse) as the one that answers it. Neither
+ * this nor the next function is static, so that they are verified once (table.h).
+ */
+__noinline int inner_is_ours(struct __sk_buff *skb, __u32 off, int v6, int reverse)
 {
 	struct ip_view in = {};
 	__u8 ports[4];
 
-	if (!view(skb, l4 + 8, v6, &in) || in.later || !has_ports(in.proto) ||
-	    bpf_skb_load_bytes(skb, in.l4, ports, 4))
+	if (!view(skb, off, v6, &in) || in.later || !has_ports(in.proto) || bpf_skb_load_bytes(skb, in.l4, ports, 4))
 		return 0;
-	return flow_known(&in, ports, 1);
+	return flow_known(&in, ports, reverse);
+}
+
+/* Whether an ICMP error speaks of a packet of one of our connections, or of a tunnel's around one. */
+__noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+{
+	struct ip_view in = {};
+	__u8 h[4];
+
+	if (!view(skb, l4 + 8, v6, &in) || in.later)
+		return 0;
+	if (in.proto == P_IPIP || in.proto == P_IPV6)
+		return inner_is_ours(skb, in.l4, in.proto == P_IPV6, 0);
+	if (in.proto != P_GRE)
+		return inner_is_ours(skb, l4 + 8, v6, 1);
+	/* flags, version, EtherType; a checksum and its padding */
+	if (bpf_skb_load_bytes(skb, in.l4, h, 4))
+		return 0;
+	return inner_is_ours(skb, in.l4 + (h[0] & 0x80 ? 8 : 4), h[2] == 0x86 && h[3] == 0xdd, 0);
 }
 
 static __always_inline int is_ours(struct __sk_buff *skb)
 {
 	struct service_key svc = {};
 	struct ip_view v = {};
-	__u32 off = 14;
 	__be16 type;
 	__u8 ports[4];
 	int v6;
 
 	if (skb->pkt_type != 0 /* PACKET_HOST: sent to this interface's own MAC */)
 		return 0;
+	/* the outer tag is no longer in the frame here; its number may be 0, which is none */
+	if (skb->vlan_present && (skb->vlan_tci & 0xfff))
+		return 0;
 	if (bpf_skb_load_bytes(skb, 12, &type, 2))
 		return 0;
-	/* the outer tag is no longer in the frame here, an inner one is */
-	if (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8)) {
-		if (bpf_skb_load_bytes(skb, 16, &type, 2))
-			return 0;
-		off = 18;
-	}
 	if (type == bpf_htons(0x0800))
 		v6 = 0;
 	else if (type == bpf_htons(0x86dd))
 		v6 = 1;
 	else
 		return 0;
-	if (!view(skb, off, v6, &v))
+	if (!view(skb, 14, v6, &v))
 		return 0;
 
 	svc.family = v.family;

@@ -200,7 +200,14 @@ impl Worker {
     }
 
     /// Gives a rewritten packet its MAC addresses and its way out; one that is too big and may be cut is cut.
-    fn transmit(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, id: NextHopId, hop: &Hop) -> Verdict {
+    pub(super) fn transmit(
+        &mut self,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        id: NextHopId,
+        hop: &Hop,
+    ) -> Verdict {
         forward::set_macs(frame.bytes_mut(), hop.dst_mac, hop.src_mac);
         let gso = frame.gso.map(|g| g.size);
         let ready = hop.state == HopState::Ready;

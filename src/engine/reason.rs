@@ -118,6 +118,8 @@ counted! {
         Local => "forward_local",
         /// Not ours: given back to the kernel.
         Passed => "passed",
+        /// Of these, frames with the tag of a VLAN.
+        Tagged => "passed_tagged",
         /// Connections made.
         ConnNew => "conn_new",
         /// Persistence templates made.
@@ -128,6 +130,8 @@ counted! {
         ConnReused => "conn_reused",
         /// Connections ended because their server was removed.
         ConnNoDest => "conn_nodest",
+        /// ICMP errors of others about known connections.
+        IcmpRelated => "icmp_related",
         /// ICMP errors made.
         IcmpSent => "icmp_sent",
         /// ICMP errors not made because of the rate limit.

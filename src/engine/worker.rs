@@ -86,7 +86,7 @@ impl Worker {
 
     // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
     // which all workers share, stays as it is.
-    fn judge(
+    pub(super) fn judge(
         &mut self,
         director: &Director,
         now: Now,
@@ -166,8 +166,7 @@ impl Worker {
         conn: &Conn<'_>,
     ) -> Verdict {
         if director.dests.line(conn.dest()).available() {
-            let (pkts, bytes) = size(frame, p);
-            director.dests.count_out(self.index, conn.dest(), pkts, bytes);
+            self.count_out(conn.dest(), frame, p);
         }
         self.progress(now, p, conn, View::Output);
         self.return_to_client(now, frame, p, conn)
@@ -198,9 +197,14 @@ impl Worker {
         }
     }
 
-    fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+    pub(super) fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
         let (pkts, bytes) = size(frame, p);
         self.director.dests.count_in(self.index, dest, pkts, bytes);
+    }
+
+    pub(super) fn count_out(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+        let (pkts, bytes) = size(frame, p);
+        self.director.dests.count_out(self.index, dest, pkts, bytes);
     }
 
     /// Moves the state machine, and the connection's timer with it.
@@ -331,6 +335,8 @@ impl FrameHandler for Worker {
                     let verdict = match flow {
                         Parsed::Judged(v) => *v,
                         Parsed::Flow(p, hash, hint) => self.judge(director, now, frame, p, (*hash, *hint)),
+                        Parsed::Icmp(p) => self.icmp(director, now, frame, p),
+                        Parsed::Tagged => self.tagged(director, now, frame),
                     };
                     self.pronounce(verdict, verdicts);
                 }

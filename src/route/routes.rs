@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use modes::{Addr, Family};
 
-use super::event::{Event, Link, Mac, Resync};
+use super::event::{Event, Link, LinkKind, Mac, Resync};
 use super::lines::Lines;
 use super::ports::Ports;
-use super::state::Tables;
+use super::state::{LinkEntry, Tables};
 use super::{Hop, HopState, NextHopId, PortError, PortId, PortInfo, RouteError, RouteStats, Solicit};
 use crate::time::{Now, Tick};
 
@@ -184,6 +184,22 @@ impl Routes {
         let t = self.read();
         let used = (0..=u16::MAX).take(t.info.len()).filter_map(|i| t.id(i)).map(|id| (id, self.get(id)));
         used.filter(|(_, h)| h.state != HopState::Gone).collect()
+    }
+
+    /// VLAN devices that are up above a port and are no port themselves, each with that port's interface: what arrives for them
+    /// there is not the director's.
+    pub fn unserved_vlans(&self) -> Vec<(String, String)> {
+        let t = self.read();
+        let mut found = Vec::new();
+        for LinkEntry { link, .. } in t.links.values() {
+            let vlan = link.kind == LinkKind::Vlan && link.up && self.ports.by_name(&link.name).is_none();
+            let parent = link.parent.filter(|_| vlan).and_then(|p| t.links.get(&p)).map(|e| &e.link.name);
+            if let Some(parent) = parent.filter(|p| self.ports.by_name(p).is_some()) {
+                found.push((link.name.clone(), parent.clone()));
+            }
+        }
+        found.sort();
+        found
     }
 
     /// Whether this is an address of the director itself.

@@ -9,7 +9,7 @@ use std::time::Duration;
 use lvsd::route::PortId;
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 
-use super::packets::{Line, SECTIONS, passed, section, without_noise};
+use super::packets::{Line, SECTIONS, section, without_noise};
 
 /// A frame, and what came out for it.
 type Row = (Vec<u8>, Vec<(PortId, Vec<u8>)>);
@@ -146,10 +146,10 @@ fn recorded_frames_come_out_of_a_replay() {
                 Line::Command(c) => {
                     configured.follow(&c);
                 }
-                Line::Row { label, frame, out, .. } => {
+                Line::Row { label, frame, out, stack, .. } => {
                     let older = label.contains("server deleted") || label.contains("deleted server");
                     if !older {
-                        rows.push((frame, if passed(&label, &out) { Vec::new() } else { out }));
+                        rows.push((frame, if stack { Vec::new() } else { out }));
                     }
                 }
             }

@@ -40,6 +40,7 @@ mod arp;
 mod bulk;
 mod daemon;
 mod http;
+mod icmp;
 mod life;
 mod not_ours;
 mod refusals;

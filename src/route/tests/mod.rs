@@ -418,6 +418,32 @@ fn macs_of_macvlans_belong_to_the_port_below() {
 }
 
 #[test]
+fn vlans_above_a_port_that_are_no_ports_are_named() {
+    let b = Box4::new();
+    let vlan = |ifindex, name: &str, parent| Link {
+        kind: LinkKind::Vlan,
+        parent: Some(parent),
+        ..link(ifindex, name)
+    };
+    let name = b.routes.port(P0).expect("a port").name;
+    b.apply(Event::LinkNew(vlan(20, "v100", 2)));
+    b.apply(Event::LinkNew(vlan(21, "v200", 2)));
+    b.apply(Event::LinkNew(Link { up: false, ..vlan(22, "v300", 2) }));
+    b.apply(Event::LinkNew(vlan(23, "v100.7", 20)));
+    b.apply(Event::LinkNew(vlan(24, "elsewhere", 99)));
+    assert_eq!(
+        b.routes.unserved_vlans(),
+        [("v100".to_owned(), name.clone()), ("v200".to_owned(), name.clone())]
+    );
+    // A VLAN is a port of its own, with frames and next hops of its own.
+    assert_eq!(b.routes.port_of_ifindex(20), None);
+    b.routes.add_port(PortId(9), "v100").expect("room");
+    assert_eq!(b.routes.port_of_ifindex(20), Some(PortId(9)));
+    let inner = ("v100.7".to_owned(), "v100".to_owned());
+    assert_eq!(b.routes.unserved_vlans(), [inner, ("v200".to_owned(), name)]);
+}
+
+#[test]
 fn source_is_the_routes_or_the_best_of_the_link() {
     let b = Box4::new();
     let add = |ifindex, addr: &str, prefix, scope, secondary, unusable| {
