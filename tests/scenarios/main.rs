@@ -42,6 +42,8 @@ mod daemon;
 mod http;
 mod life;
 mod not_ours;
+mod queues;
+mod realserver;
 mod refusals;
 mod tunnel;
 mod udp;
