@@ -4,7 +4,7 @@ CARGO ?= cargo
 .PHONY: help setup demo test test-long lint build man bench bench-vm oracle
 
 help:
-	@echo "make demo       client, director and three servers in namespaces on this machine (root)"
+	@echo "make demo       client, director and three servers in namespaces on this machine (root; DATAPATH=KIND)"
 	@echo "make test       lint, all tests, fuzz targets one minute each (at most 25 minutes on 2 cores)"
 	@echo "make test-long  the same in release, more cases, ten minutes of fuzzing each (at most 60 minutes)"
 	@echo "make lint       rustfmt and clippy"

@@ -84,7 +84,7 @@ impl<'a, 'c> Session<'a, 'c> {
         match sub {
             Sub::Status => self.status(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,
-            Sub::Realserver(command) => server::realserver(command, out)?,
+            Sub::Realserver(command) => return server::realserver(command, out),
         }
         Ok(EXIT_OK)
     }

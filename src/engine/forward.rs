@@ -239,6 +239,7 @@ impl Worker {
 
     /// Sends the finished frames that one became; which of them are dropped is counted here.
     pub(super) fn emit_all(&mut self, now: Now, id: NextHopId, hop: &Hop, pieces: Vec<Vec<u8>>) -> Verdict {
+        self.through_outbox = true;
         for data in pieces {
             if let Verdict::Drop(reason) = self.emit(now, id, hop, data) {
                 self.counters().drop(reason);
@@ -285,6 +286,7 @@ impl Worker {
                 forward::set_macs(&mut out.data, hop.dst_mac, hop.src_mac);
                 out.port = hop.port;
                 self.outbox.push_back(out);
+                self.through_outbox = true;
             },
             || late += 1,
         );

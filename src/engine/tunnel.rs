@@ -163,6 +163,7 @@ impl Worker {
     /// Sends a wrapped frame that the core owns.
     fn post(&mut self, now: Now, mut data: Vec<u8>, p: &Packet, path: &Path) -> Verdict {
         let hop = &path.hop;
+        self.through_outbox = true;
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
         if data.len() - p.l3 > usize::from(hop.mtu) {
             return self.fragment_outer(now, &data, path);

@@ -38,12 +38,13 @@ pub(crate) struct Lvsd {
 }
 
 impl Lvsd {
-    /// Starts it in `ns` on `devs`, for at most `limit` connections, and waits until it answers.
+    /// Starts it in `ns` on `devs`, for at most `limit` connections, with more arguments, and waits until it answers.
     #[track_caller]
-    pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32) -> Lvsd {
+    pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32, more: &[&str]) -> Lvsd {
         let (socket, state) = (dir.join("lvsd.sock"), dir.join("lvsd.state"));
         let mut command = ns.command(probe::lvsd());
         lvsd_arguments(&mut command, &socket, &state, devs, limit);
+        command.args(more);
         let process = Proc::start(&mut command, dir.join("lvsd.log"));
         let mut lvsd = Lvsd { process, socket, state };
         until("lvsd answers on its socket", secs(20), || {

@@ -39,11 +39,6 @@ impl Mode {
             Mode::Gre => "-i --tun-type gre",
         }
     }
-
-    /// Whether the servers sit behind tunnels.
-    pub(crate) fn tunnels(self) -> bool {
-        matches!(self, Mode::Ipip | Mode::Gre)
-    }
 }
 
 /// The addresses of one family in one topology.
@@ -114,6 +109,8 @@ pub(crate) struct Server {
 /// A topology with its programs.
 pub(crate) struct Lab {
     pub(crate) mode: Mode,
+    /// Queues that every device has.
+    queues: u32,
     // Fields are dropped in this order: programs before the namespaces that they run in.
     /// The daemon, once started.
     pub(crate) lvsd: Option<Lvsd>,
@@ -131,10 +128,11 @@ impl Lab {
         Lab::with_queues(mode, 1)
     }
 
-    /// As [`Lab::new`]; the director's device towards the client has `queues` queues (with DR always one, as veth has).
+    /// As [`Lab::new`]; every device has `queues` queues in each direction (veth has one unless told otherwise).
     pub(crate) fn with_queues(mode: Mode, queues: u32) -> Lab {
         let lab = Lab {
             mode,
+            queues,
             lvsd: None,
             servers: (1..=3)
                 .map(|number| Server {
@@ -157,9 +155,9 @@ impl Lab {
         match mode {
             Mode::Nat => {
                 lab.plug(&lab.director, "i0", "dir", "02:00:00:00:00:01");
+                let many = lab.queue_words();
                 lab.client.ip(&format!(
-                    "link add c0 address 02:00:00:00:00:c0 numrxqueues {queues} numtxqueues {queues} type veth peer name o0 \
-                     numrxqueues {queues} numtxqueues {queues} netns {}",
+                    "link add c0 address 02:00:00:00:00:c0 {many} type veth peer name o0 {many} netns {}",
                     lab.director.name()
                 ));
                 lab.director.ip("link set o0 address 02:00:00:00:00:d0 up");
@@ -190,11 +188,16 @@ impl Lab {
 
     /// Connects `ns` to the bridge: device `dev` there, bridge port `port`.
     pub(crate) fn plug(&self, ns: &Netns, dev: &str, port: &str, mac: &str) {
+        let many = self.queue_words();
         self.lan.ip(&format!(
-            "link add {port} type veth peer name {dev} address {mac} netns {}\nlink set {port} master br0 up",
+            "link add {port} {many} type veth peer name {dev} address {mac} {many} netns {}\nlink set {port} master br0 up",
             ns.name()
         ));
         ns.ip(&format!("link set {dev} up"));
+    }
+
+    fn queue_words(&self) -> String {
+        format!("numrxqueues {n} numtxqueues {n}", n = self.queues)
     }
 
     fn configure_server(&self, s: &Server) {
@@ -205,23 +208,33 @@ impl Lab {
             let _ = writeln!(ip, "addr add {}/{} dev s0{nodad}", self.rip(family, s.number), p.lan_len);
             let _ = match self.mode {
                 Mode::Nat => writeln!(ip, "route add default via {}", p.dip),
-                Mode::Dr | Mode::Ipip | Mode::Gre => {
-                    writeln!(ip, "addr add {} dev lo", vip_address(p, family))
-                }
+                Mode::Dr | Mode::Ipip | Mode::Gre => Ok(()),
             };
         }
-        if self.mode != Mode::Nat {
-            // The director alone answers for the VIP (IPv6 never answers for an address on another device).
-            s.ns.sysctl("net.ipv4.conf.all.arp_ignore", "1");
-            s.ns.sysctl("net.ipv4.conf.all.arp_announce", "2");
-        }
         s.ns.ip(&ip);
-        if self.mode.tunnels() {
-            self.decapsulate(s);
+        if self.mode != Mode::Nat {
+            self.set_up(s, &["--no-advmss"]);
         }
     }
 
-    /// Loads the decapsulator of a server, or loads it again: held by the interface, so that it ends with the namespace.
+    /// Makes a namespace a real server by `lvsctl realserver setup`, with more words. The decapsulator is held by the
+    /// interface, so that it ends with the namespace.
+    pub(crate) fn set_up(&self, s: &Server, more: &[&str]) {
+        let mode = match self.mode {
+            Mode::Nat => panic!("a server behind NAT needs no set-up"),
+            Mode::Dr => "dr",
+            Mode::Ipip => "ipip",
+            Mode::Gre => "gre",
+        };
+        let mut command = s.ns.command(&probe::lvsctl().to_string_lossy());
+        command.args(["realserver", "setup", "--dev", "s0", "--mode", mode, "--vip"]);
+        command.args(Family::BOTH.map(|family| self.vip(family).to_string())).args(more);
+        command.arg("--pin-dir").arg(self.dir.join("pins"));
+        command.arg("--record").arg(self.dir.join(&format!("{}.record", s.name)));
+        run(&mut command);
+    }
+
+    /// Loads the decapsulator of a server again, held by the interface.
     pub(crate) fn decapsulate(&self, s: &Server) {
         let mut command = s.ns.command(&probe::lvsctl().to_string_lossy());
         command.args(["realserver", "decap", "--dev", "s0", "--pin-dir"]).arg(self.dir.join("pins"));
@@ -253,6 +266,15 @@ impl Lab {
         self.director.sysctl("net.ipv4.conf.all.arp_announce", "2");
         self.client.ip(&client);
         self.director.ip(&director);
+    }
+
+    /// Has everybody know everybody's link address, so that no packet must wait for one.
+    pub(crate) fn acquaint(&self, family: Family) {
+        for s in &self.servers {
+            self.director.sh(&format!("ping -n -c 1 -W 5 {}", self.rip(family, s.number)));
+        }
+        self.client.sh(&format!("ping -n -c 1 -W 5 {}", self.outer(family)));
+        self.client.sh(&format!("ping -n -c 1 -W 5 {}", self.vip(family)));
     }
 
     /// The director's device towards the client.
@@ -311,7 +333,12 @@ impl Lab {
 
     /// As [`Lab::start_lvsd`] with another limit of connections.
     pub(crate) fn start_lvsd_limited(&mut self, limit: u32) {
-        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, limit));
+        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, limit, &[]));
+    }
+
+    /// As [`Lab::start_lvsd`] with more arguments.
+    pub(crate) fn start_lvsd_with(&mut self, more: &[&str]) {
+        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, 20_000, more));
     }
 
     /// The running daemon.

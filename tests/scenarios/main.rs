@@ -43,6 +43,8 @@ mod http;
 mod icmp;
 mod life;
 mod not_ours;
+mod queues;
+mod realserver;
 mod refusals;
 mod tunnel;
 mod udp;

@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::Output;
 
+use crate::capture::{Capture, decode};
 use crate::client::{KeptAlive, PATIENCE, connect, udp, udp_ask};
 use crate::lab::{Family, Lab, Mode};
 use crate::servers::UdpEcho;
@@ -90,6 +91,40 @@ fn a_full_table() {
     });
     let mut new = KeptAlive::open(&lab.client, vip).expect("a connection");
     new.get().expect("an answer");
+}
+
+/// Field case 18: a server that calls its own service by NAT would get a packet from itself. It gets nothing, under a counter
+/// with a name; another server's answer is none of that.
+#[test]
+fn a_server_balanced_to_itself() {
+    if !probe::ready() {
+        return;
+    }
+    let mut lab = Lab::with_nginx(Mode::Nat);
+    lab.start_lvsd();
+    let dropped = |lab: &Lab| -> u64 {
+        let text = lab.d().ctl_ok("status");
+        let line = text.lines().find_map(|l| l.strip_prefix("drop_hairpin ")).expect("the counter");
+        line.parse().expect("a number")
+    };
+    for family in Family::BOTH {
+        let (vip, rip) = (lab.vip_port(family, 8080), lab.rip(family, 1));
+        lab.d().ctl_ok(&format!("-A -t {vip} -s rr"));
+        lab.d().ctl_ok(&format!("-a -t {vip} -r {} -m", SocketAddr::new(rip, 8080)));
+        let to_itself = Capture::start(&lab.servers[0].ns, move |f| {
+            decode(f).filter(|p| p.from == rip && p.to == rip).map(|_| ())
+        });
+        let before = dropped(&lab);
+        let ns = &lab.servers[0].ns;
+        assert!(
+            connect(ns, vip, std::time::Duration::from_millis(500)).is_err(),
+            "{vip}: a server answered itself"
+        );
+        assert!(dropped(&lab) > before, "{vip}: not counted");
+        to_itself.look(|p| assert!(p.is_empty(), "{vip}: a packet from the server to itself"));
+        let mut other = KeptAlive::open(&lab.client, vip).expect("a connection");
+        assert_eq!(other.get().expect("an answer"), "s1");
+    }
 }
 
 /// One line on standard error, and the exit status says that it failed.
