@@ -17,6 +17,7 @@ use crate::io::afpacket::{self, AfPacketConfig, Running};
 use crate::io::{BpfTables, SetupError, TableShape};
 use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
+use crate::status::ReadQueues;
 use crate::time::Now;
 
 /// Time between two steps of the rate estimates.
@@ -191,6 +192,12 @@ impl Datapath {
     /// Whether all workers are at work.
     pub fn healthy(&self) -> bool {
         self.port.healthy()
+    }
+
+    /// Reads its ports' queues, also when it has ended.
+    pub fn queues(&self) -> ReadQueues {
+        let port = Arc::downgrade(&self.port);
+        Box::new(move || port.upgrade().map_or_else(Vec::new, |p| p.queues()))
     }
 
     /// Ends it: the interfaces are left as they were found.

@@ -42,6 +42,7 @@ mod daemon;
 mod http;
 mod life;
 mod not_ours;
+mod operator;
 mod refusals;
 mod tunnel;
 mod udp;
