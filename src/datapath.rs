@@ -22,6 +22,8 @@ use crate::time::Now;
 
 /// Time between two steps of the rate estimates.
 const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked whether macvlans have come or gone on top of ports.
+const MACS_EVERY: Duration = Duration::from_millis(200);
 /// How long the kernel's tables may take to be read at the start.
 const SYNC_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -152,7 +154,7 @@ impl Core {
     /// [`StartError`]; the interfaces are as they were.
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
-        let follower = FollowerThread::start(Arc::clone(&self.director))?;
+        let follower = FollowerThread::start(Arc::clone(&self.director), Arc::clone(tables))?;
         let interfaces = ports(&self.config.interfaces).map(|(id, name)| (id, name.clone())).collect();
         let config = AfPacketConfig::new(interfaces, self.config.workers);
         let director = &self.director;
@@ -216,7 +218,7 @@ struct FollowerThread {
 }
 
 impl FollowerThread {
-    fn start(director: Arc<Director>) -> Result<FollowerThread, StartError> {
+    fn start(director: Arc<Director>, tables: Arc<BpfTables>) -> Result<FollowerThread, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -235,9 +237,22 @@ impl FollowerThread {
                     director.estimate();
                 }
             };
+            let macs = async {
+                let mut beat = tokio::time::interval(MACS_EVERY);
+                let mut known = Vec::new();
+                loop {
+                    beat.tick().await;
+                    let macs = director.routes.extra_macs();
+                    if macs != known {
+                        tables.set_macs(&macs);
+                        known = macs;
+                    }
+                }
+            };
             tokio::select! {
                 never = follower.run() => match never {},
                 () = estimates => {}
+                () = macs => {}
                 () = stop.notified() => {}
             }
         };

@@ -32,6 +32,21 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
+/* A MAC that a macvlan (a virtual router of VRRP) has on top of an interface. */
+struct mac_key {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u8 zero[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct mac_key);
+	__type(value, __u32);
+} macs SEC(".maps");
+
 /* Mark of frames that the director has put back; set by the loader. */
 const volatile __u32 magic = 0;
 
@@ -178,6 +193,19 @@ static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
 	return flow_known(&in, ports, 1);
 }
 
+/* Whether a frame is sent to this interface's own MAC, or to that of a macvlan on top of it. */
+static __always_inline int is_to_us(struct __sk_buff *skb)
+{
+	struct mac_key k = {};
+
+	if (skb->pkt_type == 0 /* PACKET_HOST */)
+		return 1;
+	if (skb->pkt_type != 3 /* PACKET_OTHERHOST */ || bpf_skb_load_bytes(skb, 0, k.mac, 6))
+		return 0;
+	k.ifindex = skb->ifindex;
+	return bpf_map_lookup_elem(&macs, &k) != 0;
+}
+
 static __always_inline int is_ours(struct __sk_buff *skb)
 {
 	struct service_key svc = {};
@@ -187,7 +215,7 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 	__u8 ports[4];
 	int v6;
 
-	if (skb->pkt_type != 0 /* PACKET_HOST: sent to this interface's own MAC */)
+	if (!is_to_us(skb))
 		return 0;
 	if (bpf_skb_load_bytes(skb, 12, &type, 2))
 		return 0;

@@ -41,6 +41,7 @@ mod bulk;
 mod daemon;
 mod http;
 mod life;
+mod live;
 mod not_ours;
 mod operator;
 mod refusals;
