@@ -17,10 +17,13 @@ use crate::io::afpacket::{self, AfPacketConfig, Running};
 use crate::io::{BpfTables, SetupError, TableShape};
 use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
+use crate::status::ReadQueues;
 use crate::time::Now;
 
 /// Time between two steps of the rate estimates.
 const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked whether macvlans have come or gone on top of ports.
+const MACS_EVERY: Duration = Duration::from_millis(200);
 /// How long the kernel's tables may take to be read at the start.
 const SYNC_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -151,7 +154,7 @@ impl Core {
     /// [`StartError`]; the interfaces are as they were.
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
-        let follower = FollowerThread::start(Arc::clone(&self.director))?;
+        let follower = FollowerThread::start(Arc::clone(&self.director), Arc::clone(tables))?;
         for (vlan, port) in self.director.routes.unserved_vlans() {
             tracing::warn!(
                 "interface {vlan}: a VLAN of {port} and no port: its frames stay with the kernel; to serve it, add --interface {vlan}"
@@ -198,6 +201,12 @@ impl Datapath {
         self.port.healthy()
     }
 
+    /// Reads its ports' queues, also when it has ended.
+    pub fn queues(&self) -> ReadQueues {
+        let port = Arc::downgrade(&self.port);
+        Box::new(move || port.upgrade().map_or_else(Vec::new, |p| p.queues()))
+    }
+
     /// Ends it: the interfaces are left as they were found.
     pub fn stop(self) {
         // The only other handle is a weak one that may be upgraded for a moment; the last one to go stops the port.
@@ -214,7 +223,7 @@ struct FollowerThread {
 }
 
 impl FollowerThread {
-    fn start(director: Arc<Director>) -> Result<FollowerThread, StartError> {
+    fn start(director: Arc<Director>, tables: Arc<BpfTables>) -> Result<FollowerThread, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -233,9 +242,22 @@ impl FollowerThread {
                     director.estimate();
                 }
             };
+            let macs = async {
+                let mut beat = tokio::time::interval(MACS_EVERY);
+                let mut known = Vec::new();
+                loop {
+                    beat.tick().await;
+                    let macs = director.routes.extra_macs();
+                    if macs != known {
+                        tables.set_macs(&macs);
+                        known = macs;
+                    }
+                }
+            };
             tokio::select! {
                 never = follower.run() => match never {},
                 () = estimates => {}
+                () = macs => {}
                 () = stop.notified() => {}
             }
         };

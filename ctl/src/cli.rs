@@ -1,5 +1,6 @@
 //! lvsctl's own part of the command line, which clap reads: options before the command, and subcommands.
 
+use std::fmt;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
@@ -24,8 +25,15 @@ struct Cli {
 /// What lvsctl has beside ipvsadm's commands.
 #[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
 pub enum Sub {
-    /// Print the data path's counters, one `name value` a line
-    Status,
+    /// Print what the daemon is, its ports' queues with rates and ring levels, what should be known of the configuration, and
+    /// the data path's counters, one `name value` a line
+    Status {
+        /// Leave out counters that are 0
+        #[arg(long)]
+        nonzero: bool,
+    },
+    /// Print the schedulers that the daemon has
+    Schedulers,
     /// Print or change settings of net.ipv4.vs
     Sysctl {
         /// Print this one, or with a value change it; all are printed without any
@@ -162,9 +170,30 @@ pub struct Invocation {
 }
 
 /// clap's answer where it is not a command line: an error, or help that was asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug)]
 pub struct ClapAnswer(Box<clap::Error>);
+
+impl fmt::Display for ClapAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.use_stderr() {
+            true => writeln!(f, "{}", one_line(&self.0.to_string())),
+            false => self.0.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ClapAnswer {}
+
+/// The sentence of one of clap's errors with its tip, without the usage.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let sentence = lines.clone().take_while(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    match lines.clone().find_map(|l| l.strip_prefix("tip: ")) {
+        Some(tip) => format!("{sentence}; {tip}"),
+        None => sentence.to_owned(),
+    }
+}
 
 impl ClapAnswer {
     /// Whether it belongs on standard error.
@@ -279,7 +308,8 @@ mod tests {
         assert_eq!((i.socket.to_str(), i.sub), (Some("/a"), None));
         assert_eq!(i.words, ["-Ln", "--stats"]);
         let i = parse("--socket=/b status").unwrap();
-        assert_eq!((i.socket.to_str(), i.sub), (Some("/b"), Some(Sub::Status)));
+        assert_eq!((i.socket.to_str(), i.sub), (Some("/b"), Some(Sub::Status { nonzero: false })));
+        assert_eq!(parse("status --nonzero").unwrap().sub, Some(Sub::Status { nonzero: true }));
         let i = parse("sysctl drop_entry=1 conntrack").unwrap();
         assert_eq!(i.sub, Some(Sub::Sysctl { settings: vec!["drop_entry=1".into(), "conntrack".into()] }));
         let decap = |off, dir: &str| {
@@ -333,6 +363,20 @@ mod tests {
             let e = parse(&format!("realserver {wrong}")).unwrap_err();
             assert_eq!((e.exit_code(), e.use_stderr()), (EXIT_USAGE, true), "{wrong}");
         }
+        for (line, says) in [
+            (
+                "status --nonzer",
+                "unexpected argument '--nonzer' found; a similar argument exists: '--nonzero'",
+            ),
+            ("--socket", "a value is required for '--socket <PATH>' but none was supplied"),
+            ("realserver decap", "the following required arguments were not provided: --dev <IF>"),
+            (
+                "realserver decapp --dev x",
+                "unrecognized subcommand 'decapp'; a similar subcommand exists: 'decap'",
+            ),
+        ] {
+            assert_eq!(parse(line).unwrap_err().to_string(), format!("{says}\n"), "{line}");
+        }
         let help = parse("status --help").unwrap_err();
         assert_eq!((help.exit_code(), help.use_stderr()), (EXIT_OK, false));
     }
@@ -342,11 +386,13 @@ mod tests {
         assert_eq!(own_options().len(), 1);
         assert_eq!(own_options()[0].usage, "--socket PATH");
         let subs = own_subcommands();
-        assert_eq!(subs[1].usage, "sysctl [NAME[=VALUE]]...");
-        let usages: Vec<&str> = subs[2..].iter().map(|s| s.usage.as_str()).collect();
+        let usages: Vec<&str> = subs.iter().map(|s| s.usage.as_str()).collect();
         assert_eq!(
             usages,
             [
+                "status [--nonzero]",
+                "schedulers",
+                "sysctl [NAME[=VALUE]]...",
                 "realserver setup --vip ADDR... [--mode MODE] [--dev IF] [--kernel-tunnel] [--no-advmss] [--pin-dir DIR] \
                  [--record FILE] [--dry-run]",
                 "realserver check --vip ADDR... [--mode MODE] [--dev IF] [--director ADDR...] [--client ADDR...] \
@@ -355,7 +401,7 @@ mod tests {
                 "realserver decap --dev IF [--off] [--pin-dir DIR]",
             ]
         );
-        assert!(subs[5].doc.contains(DEFAULT_PIN_DIR), "{}", subs[5].doc);
+        assert!(subs[6].doc.contains(DEFAULT_PIN_DIR), "{}", subs[6].doc);
         assert!(subs.iter().all(|s| s.doc.len() > 5));
     }
 }

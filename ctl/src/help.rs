@@ -105,6 +105,19 @@ mod tests {
     use super::*;
 
     #[test]
+    fn help_lists_the_schedulers_that_there_are() {
+        let doc = OPTIONS.iter().find(|o| o.long == "scheduler").unwrap().doc;
+        let (_, list) = doc.split_once(": ").unwrap();
+        let (list, lacking) = list.split_once(", or ").unwrap();
+        let there: Vec<&str> = schedulers::names().iter().map(|a| a.name).collect();
+        assert_eq!(list.split(' ').collect::<Vec<_>>(), there);
+        let (_, lacking) = lacking.split_once("IPVS's ").unwrap();
+        let (lacking, _) = lacking.split_once(" are").unwrap();
+        assert!(lacking.split(' ').all(|name| !there.contains(&name)), "{lacking}");
+        assert_eq!(lacking.split(' ').count(), 7);
+    }
+
+    #[test]
     fn help_names_every_word() {
         let mut text = Vec::new();
         print_help_into(&mut text).unwrap();

@@ -35,6 +35,21 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
+/* A MAC that a macvlan (a virtual router of VRRP) has on top of an interface. */
+struct mac_key {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u8 zero[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct mac_key);
+	__type(value, __u32);
+} macs SEC(".maps");
+
 /* Mark of frames that the director has put back; set by the loader. */
 const volatile __u32 magic = 0;
 
@@ -204,6 +219,19 @@ __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
 	return inner_is_ours(skb, in.l4 + (h[0] & 0x80 ? 8 : 4), h[2] == 0x86 && h[3] == 0xdd, 0);
 }
 
+/* Whether a frame is sent to this interface's own MAC, or to that of a macvlan on top of it. */
+static __always_inline int is_to_us(struct __sk_buff *skb)
+{
+	struct mac_key k = {};
+
+	if (skb->pkt_type == 0 /* PACKET_HOST */)
+		return 1;
+	if (skb->pkt_type != 3 /* PACKET_OTHERHOST */ || bpf_skb_load_bytes(skb, 0, k.mac, 6))
+		return 0;
+	k.ifindex = skb->ifindex;
+	return bpf_map_lookup_elem(&macs, &k) != 0;
+}
+
 static __always_inline int is_ours(struct __sk_buff *skb)
 {
 	struct service_key svc = {};
@@ -212,7 +240,7 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 	__u8 ports[4];
 	int v6;
 
-	if (skb->pkt_type != 0 /* PACKET_HOST: sent to this interface's own MAC */)
+	if (!is_to_us(skb))
 		return 0;
 	/* the outer tag is no longer in the frame here; its number may be 0, which is none */
 	if (skb->vlan_present && (skb->vlan_tci & 0xfff))

@@ -67,7 +67,10 @@ impl Worker {
                 }
             }
             Err(RouteError::Local) => Way::Local,
-            Err(RouteError::NotOurPort { .. }) => Way::None(Reason::NotOurPort),
+            Err(RouteError::NotOurPort { ifindex }) => {
+                self.counters().note_foreign(ifindex);
+                Way::None(Reason::NotOurPort)
+            }
             Err(RouteError::TooManyNextHops) => Way::None(Reason::TooManyNextHops),
             Err(_) => Way::None(Reason::NoRoute),
         }
@@ -264,6 +267,7 @@ impl Worker {
             self.counters().count(Count::Queued);
             Verdict::Queued
         } else {
+            self.counters().note_silent(id);
             Verdict::Drop(Reason::NextHopQueueFull)
         }
     }
@@ -278,7 +282,7 @@ impl Worker {
     /// Sends the frames whose next hop has become known, and drops those that waited in vain.
     pub(super) fn release_pending(&mut self, now: Now) {
         let director = self.director.clone();
-        let mut late = 0u64;
+        let mut late = Vec::new();
         self.pending.release(
             now,
             |id| director.routes.get(id),
@@ -288,9 +292,10 @@ impl Worker {
                 self.outbox.push_back(out);
                 self.through_outbox = true;
             },
-            || late += 1,
+            |id| late.push(id),
         );
-        for _ in 0..late {
+        for id in late {
+            self.counters().note_silent(id);
             self.counters().drop(Reason::NextHopUnresolved);
         }
     }

@@ -10,6 +10,7 @@
 
 mod admin;
 mod answer;
+mod around;
 mod director;
 mod forward;
 mod frame;
@@ -25,6 +26,7 @@ pub mod tcp;
 mod tunnel;
 mod worker;
 
+pub use around::Surroundings;
 pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls};
 pub use frame::{Frame, Gso, Out, RxChecksum, Verdict};
 pub use handler::FrameHandler;

@@ -29,9 +29,15 @@ pub(crate) struct Attachment {
     _ingress: SchedClassifierLink,
     _egress: SchedClassifierLink,
     _qdisc: Option<ClsactQdisc>,
+    tcx: bool,
 }
 
 impl Attachment {
+    /// Which hook the programs are at: `tcx` or `clsact`.
+    pub(crate) fn hook(&self) -> &'static str {
+        if self.tcx { "tcx" } else { "clsact" }
+    }
+
     pub(crate) fn new(
         tables: &BpfTables,
         name: &str,
@@ -39,7 +45,8 @@ impl Attachment {
         hook: Hook,
     ) -> Result<Attachment, SetupError> {
         if hook != Hook::Clsact {
-            match Attachment::with(tables, name, || TcAttachOptions::TcxOrder(LinkOrder::first()), None) {
+            match Attachment::with(tables, name, || TcAttachOptions::TcxOrder(LinkOrder::first()), None, true)
+            {
                 Err(e) if hook == Hook::Auto && without_tcx(&e) => {}
                 done => return done.map_err(|e| failed(name, &e)),
             }
@@ -56,7 +63,7 @@ impl Attachment {
             }
         }
         let options = || TcAttachOptions::Netlink(NlOptions { priority: 1, ..NlOptions::default() });
-        Attachment::with(tables, name, options, qdisc).map_err(|e| failed(name, &e))
+        Attachment::with(tables, name, options, qdisc, false).map_err(|e| failed(name, &e))
     }
 
     fn with(
@@ -64,6 +71,7 @@ impl Attachment {
         name: &str,
         options: impl Fn() -> TcAttachOptions,
         qdisc: Option<ClsactQdisc>,
+        tcx: bool,
     ) -> Result<Attachment, ProgramError> {
         let mut programs = tables.programs();
         let mut link = |program: &str, kind| -> Result<SchedClassifierLink, ProgramError> {
@@ -76,7 +84,7 @@ impl Attachment {
         };
         let egress = link("lvsd_egress", TcAttachType::Egress)?;
         let ingress = link("lvsd_ingress", TcAttachType::Ingress)?;
-        Ok(Attachment { _ingress: ingress, _egress: egress, _qdisc: qdisc })
+        Ok(Attachment { _ingress: ingress, _egress: egress, _qdisc: qdisc, tcx })
     }
 }
 

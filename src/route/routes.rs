@@ -225,6 +225,12 @@ impl Routes {
         self.ports.has_mac(port, mac)
     }
 
+    /// The MACs of macvlans on top of ports, with the index of the port's interface: frames to them are the director's as those
+    /// to the port's own MAC are.
+    pub fn extra_macs(&self) -> Vec<(u32, Mac)> {
+        self.read().extra_macs.clone()
+    }
+
     /// What is known of a port; none if there is no such port.
     pub fn port(&self, port: PortId) -> Option<PortInfo> {
         let name = self.ports.name(port)?.to_owned();
@@ -237,6 +243,18 @@ impl Routes {
             up: link.is_some_and(|l| l.up && l.running),
             name,
         })
+    }
+
+    /// The name of an interface.
+    pub fn link_name(&self, ifindex: u32) -> Option<String> {
+        Some(self.read().links.get(&ifindex)?.link.name.clone())
+    }
+
+    /// Interface and address of a next hop, as long as its line is its own.
+    pub fn next_hop(&self, id: NextHopId) -> Option<(String, IpAddr)> {
+        let t = self.read();
+        let key = t.key_of(id)?;
+        Some((t.links.get(&key.ifindex)?.link.name.clone(), key.addr))
     }
 
     /// Sizes and limits.

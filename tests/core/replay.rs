@@ -174,7 +174,10 @@ fn mistakes_are_named() {
     let conf = dir.0.join("conf");
     for (text, says) in [
         ("-A -t 10.0.0.1:80 -s rr\n", "no 'interface NAME MAC' line: a director needs one"),
-        ("interface c0 02:00:00:00:00:d0\n-A -t 10.0.0.1:80 -s foo\n", "line 2: No such file or directory"),
+        (
+            "interface c0 02:00:00:00:00:d0\n-A -t 10.0.0.1:80 -s foo\n",
+            "line 2: there is no scheduler 'foo' in this version, but rr ",
+        ),
         ("interface c0 nonsense\n", "line 1: 'nonsense' is no MAC address"),
     ] {
         fs::write(&conf, text).unwrap();

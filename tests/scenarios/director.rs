@@ -131,6 +131,19 @@ impl Lvsd {
         found.unwrap_or_else(|| panic!("no statistics of {address} in\n{text}"))
     }
 
+    /// A counter of `lvsctl status`.
+    #[track_caller]
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let text = self.ctl_ok("status");
+        let found = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("no counter {name} in\n{text}"))
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.process.output()
+    }
+
     /// The connection table.
     #[track_caller]
     pub(crate) fn connections(&self) -> Vec<ConnRow> {
@@ -148,13 +161,11 @@ impl Lvsd {
 
     /// All that helps to understand a failure.
     pub(crate) fn print_all(&self, ns: &Netns) {
-        for line in ["-L -n", "-L -n -c", "-L -n --stats", "status"] {
+        for line in ["-L -n", "-L -n -c", "-L -n --stats", "status --nonzero"] {
             let out = self.ctl(line);
             let text = [out.stdout, out.stderr].concat();
             let text = String::from_utf8_lossy(&text);
-            // Of the counters, only those that counted.
-            let text: Vec<&str> = text.lines().filter(|l| line != "status" || !l.ends_with(" 0")).collect();
-            println!("--- lvsctl {line}: {}\n{}", out.status, head(&text));
+            println!("--- lvsctl {line}: {}\n{}", out.status, head(&text.lines().collect::<Vec<_>>()));
         }
         for line in ["ip neigh", "ip -s link", "ip addr", "ip route", "ip -6 route"] {
             println!("--- {line}, director\n{}", String::from_utf8_lossy(&ns.try_sh(line).stdout));

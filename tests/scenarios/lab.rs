@@ -155,13 +155,7 @@ impl Lab {
         match mode {
             Mode::Nat => {
                 lab.plug(&lab.director, "i0", "dir", "02:00:00:00:00:01");
-                let many = lab.queue_words();
-                lab.client.ip(&format!(
-                    "link add c0 address 02:00:00:00:00:c0 {many} type veth peer name o0 {many} netns {}",
-                    lab.director.name()
-                ));
-                lab.director.ip("link set o0 address 02:00:00:00:00:d0 up");
-                lab.client.ip("link set c0 up");
+                lab.lay_outer_cable(queues);
             }
             Mode::Dr | Mode::Ipip | Mode::Gre => {
                 lab.plug(&lab.director, "d0", "dir", "02:00:00:00:00:01");
@@ -170,6 +164,24 @@ impl Lab {
         }
         lab.configure_ends();
         lab
+    }
+
+    /// With NAT: connects client and director.
+    fn lay_outer_cable(&self, queues: u32) {
+        self.client.ip(&format!(
+            "link add c0 address 02:00:00:00:00:c0 numrxqueues {queues} numtxqueues {queues} type veth peer name o0 \
+             numrxqueues {queues} numtxqueues {queues} netns {}",
+            self.director.name()
+        ));
+        self.director.ip("link set o0 address 02:00:00:00:00:d0 up");
+        self.client.ip("link set c0 up");
+    }
+
+    /// With NAT: the cable between client and director is taken away with its devices, and laid anew.
+    pub(crate) fn replace_outer_cable(&self) {
+        self.client.ip("link del c0");
+        self.lay_outer_cable(1);
+        self.configure_outer();
     }
 
     /// With nginx in every server.
@@ -246,26 +258,42 @@ impl Lab {
     }
 
     fn configure_ends(&self) {
-        let (mut client, mut director) = (String::new(), String::new());
-        let outer_dev = self.outer_dev();
-        for family in Family::BOTH {
-            let p = plan(self.mode, family);
-            let nodad = if family == Family::V6 { " nodad" } else { "" };
-            let _ = writeln!(client, "addr add {}/{} dev c0{nodad}", p.client, p.client_len);
-            let _ = writeln!(director, "addr add {}/{} dev {outer_dev}{nodad}", p.outer, p.client_len);
-            let _ = writeln!(director, "addr add {} dev {outer_dev}", vip_address(p, family));
-            if self.mode == Mode::Nat {
-                let _ = writeln!(client, "route add default via {}", p.outer);
-                let _ = writeln!(director, "addr add {}/{} dev i0{nodad}", p.dip, p.lan_len);
-            }
-        }
         self.director.sysctl("net.ipv4.ip_forward", "1");
         self.director.sysctl("net.ipv6.conf.all.forwarding", "1");
         // As with IPVS: only the device that has the VIP answers for it, and the VIP asks for nobody.
         self.director.sysctl("net.ipv4.conf.all.arp_ignore", "1");
         self.director.sysctl("net.ipv4.conf.all.arp_announce", "2");
-        self.client.ip(&client);
-        self.director.ip(&director);
+        self.configure_outer();
+        if self.mode == Mode::Nat {
+            self.director.ip(&self.addresses(|p| (p.dip, p.lan_len), "i0"));
+        }
+    }
+
+    /// `addr add` of an address of each family.
+    fn addresses(&self, of: impl Fn(Plan) -> (&'static str, u8), dev: &str) -> String {
+        let line = |family| {
+            let nodad = if family == Family::V6 { " nodad" } else { "" };
+            let (addr, len) = of(plan(self.mode, family));
+            format!("addr add {addr}/{len} dev {dev}{nodad}\n")
+        };
+        Family::BOTH.map(line).concat()
+    }
+
+    /// Addresses and routes between client and director.
+    fn configure_outer(&self) {
+        self.configure_outer_on(self.outer_dev());
+        self.client.ip(&self.addresses(|p| (p.client, p.client_len), "c0"));
+        if self.mode == Mode::Nat {
+            let gateway = |family| format!("route add default via {}\n", plan(self.mode, family).outer);
+            self.client.ip(&Family::BOTH.map(gateway).concat());
+        }
+    }
+
+    /// The director's addresses on the client's segment, on a device of its.
+    pub(crate) fn configure_outer_on(&self, dev: &str) {
+        self.director.ip(&self.addresses(|p| (p.outer, p.client_len), dev));
+        let vip = |family| format!("addr add {} dev {dev}\n", vip_address(plan(self.mode, family), family));
+        self.director.ip(&Family::BOTH.map(vip).concat());
     }
 
     /// Has everybody know everybody's link address, so that no packet must wait for one.
@@ -329,6 +357,11 @@ impl Lab {
     /// Starts the daemon in the director, ready to be configured.
     pub(crate) fn start_lvsd(&mut self) {
         self.start_lvsd_limited(20_000);
+    }
+
+    /// As [`Lab::start_lvsd`] on these devices only.
+    pub(crate) fn start_lvsd_on(&mut self, devs: &[&str]) {
+        self.lvsd = Some(Lvsd::start(&self.director, devs, &self.dir, 20_000));
     }
 
     /// As [`Lab::start_lvsd`] with another limit of connections.

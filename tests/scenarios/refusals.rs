@@ -74,12 +74,13 @@ fn a_full_table() {
     let names = crate::http::ask_all(&mut open);
     assert_eq!(lab.d().connections().len(), LIMIT);
 
-    let status = lab.d().ctl_ok("status");
+    let dropped = lab.d().counter("drop_table_full");
     for _ in 0..3 {
         assert!(connect(&lab.client, vip, secs(2)).is_err(), "one connection more than the limit");
     }
     assert_eq!(lab.d().connections().len(), LIMIT);
-    assert_ne!(lab.d().ctl_ok("status"), status, "the drops are counted");
+    assert!(lab.d().counter("drop_table_full") >= dropped + 3, "the drops are counted");
+    until("the log tells of it", secs(5), || lab.d().log().contains("WARN drop_table_full: ").then_some(()));
     assert_eq!(crate::http::ask_all(&mut open), names, "the connections that it has go on");
 
     // Room again as soon as one has gone.

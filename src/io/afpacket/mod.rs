@@ -19,6 +19,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use aya::programs::Program;
+use ipvs_netlink::QueueStatus;
 use rustix::event::{EventfdFlags, eventfd};
 
 pub use crate::io::attach::Hook;
@@ -207,6 +208,17 @@ impl Running {
             }
         };
         self.ports.iter().zip(&self.counters).map(read).collect()
+    }
+
+    /// The rows of `lvsctl status`, without rates: one for each worker's ring on each interface.
+    pub fn queues(&self) -> Vec<QueueStatus> {
+        let mut rows = Vec::new();
+        for (port, counters) in self.ports.iter().zip(&self.counters) {
+            let port = port.lock().unwrap_or_else(PoisonError::into_inner);
+            let rings = (0..).zip(counters).map(|(queue, c)| c.status(&port.name, queue, port.mode()));
+            rows.extend(rings);
+        }
+        rows
     }
 
     fn end(&mut self) {

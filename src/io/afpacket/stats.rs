@@ -1,4 +1,6 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use ipvs_netlink::{Counter as Named, QueueStatus, RingLevel, Traffic};
 
 use crate::route::PortId;
 
@@ -10,7 +12,13 @@ macro_rules! counters {
 
         /// The same, written by one worker and read by anyone.
         #[derive(Debug, Default)]
-        pub(super) struct Counters { $(pub(super) $name: Counter,)* }
+        pub(super) struct Counters {
+            $(pub(super) $name: Counter,)*
+            /// Slots of the receive ring.
+            pub(super) ring_size: AtomicU32,
+            /// The most of them that waited for the worker at one time within the last second.
+            pub(super) ring_used: AtomicU32,
+        }
 
         impl Counters {
             pub(super) fn read(&self) -> QueueStats {
@@ -71,6 +79,41 @@ pub(super) struct Counter(AtomicU64);
 impl Counter {
     pub(super) fn add(&self, n: u64) {
         self.0.store(self.0.load(Ordering::Relaxed).wrapping_add(n), Ordering::Relaxed);
+    }
+}
+
+impl QueueStats {
+    /// Frames that the port dropped, by reason.
+    pub fn drops(&self) -> Vec<Named> {
+        const OTHERS: [&str; 5] = ["rx_frames", "rx_bytes", "tx_frames", "tx_bytes", "passed"];
+        let drops = self.named().into_iter().filter(|(name, _)| !OTHERS.contains(name));
+        drops.map(|(name, value)| Named { name: name.to_owned(), value }).collect()
+    }
+}
+
+impl Counters {
+    /// The row of `lvsctl status`, without rates.
+    pub(super) fn status(&self, interface: &str, queue: u32, mode: Option<&str>) -> QueueStatus {
+        let stats = self.read();
+        let level = |a: &AtomicU32| a.load(Ordering::Relaxed).into();
+        let rx =
+            RingLevel { name: "rx".to_owned(), used: level(&self.ring_used), size: level(&self.ring_size) };
+        QueueStatus {
+            interface: interface.to_owned(),
+            queue,
+            attached: mode.is_some(),
+            datapath: "afpacket".to_owned(),
+            mode: mode.unwrap_or_default().to_owned(),
+            traffic: Traffic {
+                rx_packets: stats.rx_frames,
+                rx_bytes: stats.rx_bytes,
+                tx_packets: stats.tx_frames,
+                tx_bytes: stats.tx_bytes,
+                ..Traffic::default()
+            },
+            drops: stats.drops(),
+            rings: if mode.is_some() { vec![rx] } else { Vec::new() },
+        }
     }
 }
 

@@ -28,7 +28,7 @@ pub(super) struct PortState {
 
 struct Attached {
     index: u32,
-    _classifier: Attachment,
+    classifier: Attachment,
     probe: OwnedFd,
     _lock: PortLock,
 }
@@ -57,12 +57,17 @@ impl PortState {
         let mtu = netdev::mtu(&self.name)?;
         let set = plan(config, &self.name, (index, mtu), &filter, tables.magic()).make()?;
         let classifier = Attachment::new(tables, &self.name, index, config.hook)?;
-        self.attached = Some(Attached { index, _classifier: classifier, probe: set.probe, _lock: lock });
+        self.attached = Some(Attached { index, classifier, probe: set.probe, _lock: lock });
         Ok(set.sockets)
     }
 
     pub(super) fn is_attached(&self) -> bool {
         self.attached.is_some()
+    }
+
+    /// How its classifier is attached; none while the interface is gone.
+    pub(super) fn mode(&self) -> Option<&'static str> {
+        self.attached.as_ref().map(|a| a.classifier.hook())
     }
 
     pub(super) fn detach(&mut self) {

@@ -63,6 +63,8 @@ pub(super) struct Worker {
     verdicts: Vec<Verdict>,
     batch: Vec<RxFrame>,
     counters_at: u64,
+    /// The most frames that a burst of each ring met since the counters were last read.
+    peaks: Vec<usize>,
 }
 
 /// Monotonic time.
@@ -88,7 +90,8 @@ impl Worker {
         }
         let verdicts = Vec::with_capacity(BATCH);
         let batch = Vec::with_capacity(BATCH);
-        Worker { rings, senders, places, handler, shared, verdicts, batch, counters_at: 0 }
+        let peaks = vec![0; rings.len()];
+        Worker { rings, senders, places, handler, shared, verdicts, batch, counters_at: 0, peaks }
     }
 
     /// Works until it is told to stop.
@@ -102,7 +105,7 @@ impl Worker {
             }
             if now.0 >= self.counters_at {
                 self.counters_at = now.0 + COUNTERS_NS;
-                self.read_drops();
+                self.read_rings();
             }
             if self.shared.news.load(Ordering::Acquire) {
                 self.take_inbox();
@@ -110,7 +113,7 @@ impl Worker {
                 self.sleep(now);
             }
         }
-        self.read_drops();
+        self.read_rings();
     }
 
     /// One look at each ring; whether there was anything.
@@ -140,7 +143,11 @@ impl Worker {
             unsafe { desk.judge(&mut self.batch, &mut kept) };
         }
         self.senders.iter_mut().for_each(Sender::flush);
+        let depth = burst.depth();
         drop(burst);
+        if let Some(peak) = self.peaks.get_mut(place) {
+            *peak = depth.max(*peak);
+        }
         true
     }
 
@@ -157,11 +164,15 @@ impl Worker {
         self.senders.iter_mut().for_each(Sender::flush);
     }
 
-    fn read_drops(&mut self) {
-        for (ring, sender) in self.rings.iter().zip(&self.senders) {
-            if let Some(ring) = ring {
-                sender.counters.rx_ring_full.add(ring.take_drops());
-            }
+    /// What the kernel dropped, and how full the rings were.
+    fn read_rings(&mut self) {
+        for ((ring, sender), peak) in self.rings.iter().zip(&self.senders).zip(&mut self.peaks) {
+            let Some(ring) = ring else { continue };
+            let counters = &sender.counters;
+            counters.rx_ring_full.add(ring.take_drops());
+            let used = std::mem::take(peak).max(ring.waiting());
+            counters.ring_used.store(u32::try_from(used).unwrap_or(u32::MAX), Ordering::Relaxed);
+            counters.ring_size.store(u32::try_from(ring.size()).unwrap_or(u32::MAX), Ordering::Relaxed);
         }
     }
 

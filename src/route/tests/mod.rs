@@ -400,6 +400,7 @@ fn macs_of_macvlans_belong_to_the_port_below() {
     assert!(!b.routes.is_our_mac(P0, vrrp));
     b.apply(Event::LinkNew(mv.clone()));
     assert!(b.routes.is_our_mac(P0, vrrp) && !b.routes.is_our_mac(P1, vrrp));
+    assert_eq!(b.routes.extra_macs(), [(2, vrrp)]);
     assert!(!b.routes.is_our_mac(P0, [0; 6]) && !b.routes.is_our_mac(PortId(50), vrrp));
     assert_eq!(b.routes.port_of_ifindex(20), Some(P0));
     b.route(unicast("10.0.7.0/24", &[via(20, "")]));
@@ -407,7 +408,7 @@ fn macs_of_macvlans_belong_to_the_port_below() {
     assert_eq!((hop.port, hop.src_mac), (P0, vrrp));
     // Other links on top of a port are not.
     b.apply(Event::LinkNew(Link { kind: LinkKind::Other, ..mv.clone() }));
-    assert!(!b.routes.is_our_mac(P0, vrrp));
+    assert!(!b.routes.is_our_mac(P0, vrrp) && b.routes.extra_macs().is_empty());
     assert_eq!(b.look("10.0.7.1"), Err(RouteError::NotOurPort { ifindex: 20 }));
     for i in 0..300u32 {
         let [.., h, l] = i.to_be_bytes();
