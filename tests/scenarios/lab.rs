@@ -361,7 +361,7 @@ impl Lab {
 
     /// As [`Lab::start_lvsd`] on these devices only.
     pub(crate) fn start_lvsd_on(&mut self, devs: &[&str]) {
-        self.lvsd = Some(Lvsd::start(&self.director, devs, &self.dir, 20_000));
+        self.lvsd = Some(Lvsd::start(&self.director, devs, &self.dir, 20_000, &[]));
     }
 
     /// As [`Lab::start_lvsd`] with another limit of connections.
