@@ -15,14 +15,17 @@ use crate::control::rtnl::{Follower, RtnlError};
 use crate::engine::{Director, FrameHandler, MAX_WORKERS, Worker};
 use crate::io::afpacket::{self, AfPacketConfig};
 use crate::io::afxdp::{self, AfXdpConfig, Attach};
-use crate::io::rings::{QueueRow, Running};
+use crate::io::rings::Running;
 use crate::io::{BpfTables, SetupError, TableShape};
 use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
+use crate::status::ReadQueues;
 use crate::time::Now;
 
 /// Time between two steps of the rate estimates.
 const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked whether macvlans have come or gone on top of ports.
+const MACS_EVERY: Duration = Duration::from_millis(200);
 /// How long the kernel's tables may take to be read at the start.
 const SYNC_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -172,15 +175,21 @@ impl Core {
     /// [`StartError`]; the interfaces are as they were.
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
-        let follower = FollowerThread::start(Arc::clone(&self.director))?;
-        let port = self.start_port(tables)?;
+        let follower = FollowerThread::start(Arc::clone(&self.director), Arc::clone(tables))?;
+        for (vlan, port) in self.director.routes.unserved_vlans() {
+            tracing::warn!(
+                "interface {vlan}: a VLAN of {port} and no port: its frames stay with the kernel; to serve it, add --interface {vlan}"
+            );
+        }
+        let (port, why) = self.start_port(tables)?;
         let rings = Arc::downgrade(&port);
         let read = move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&*p));
         self.director.set_port_counters(read);
-        Ok(Datapath { port, follower })
+        Ok(Datapath { port, why, follower })
     }
 
-    fn start_port(&self, tables: &Arc<BpfTables>) -> Result<Arc<dyn Running>, StartError> {
+    /// The rings, and why these.
+    fn start_port(&self, tables: &Arc<BpfTables>) -> Result<(Arc<dyn Running>, String), StartError> {
         let names = &self.config.interfaces;
         let interfaces: Vec<(PortId, String)> = ports(names).map(|(id, name)| (id, name.clone())).collect();
         let workers = self.config.workers;
@@ -191,23 +200,17 @@ impl Core {
             let config = AfXdpConfig { attach, busy_poll, ..AfXdpConfig::new(interfaces, workers) };
             afxdp::start(config, tables, make)
         };
+        let told = "as --datapath says".to_owned();
         Ok(match self.config.rings {
-            Rings::AfPacket => Arc::new(afpacket(interfaces)?),
-            Rings::AfXdp { attach, busy_poll } => Arc::new(afxdp(interfaces, attach, busy_poll)?),
-            Rings::Auto => {
-                let (xdp, why) = afxdp::suits(names);
-                tracing::info!("datapath {}: {why}", if xdp { "afxdp" } else { "afpacket" });
-                if !xdp {
-                    return Ok(Arc::new(afpacket(interfaces)?));
-                }
-                match afxdp(interfaces.clone(), Attach::Native, 0) {
-                    Ok(port) => Arc::new(port),
-                    Err(e) => {
-                        tracing::warn!("datapath afpacket after all: {e}");
-                        Arc::new(afpacket(interfaces)?)
-                    }
-                }
-            }
+            Rings::AfPacket => (Arc::new(afpacket(interfaces)?), told),
+            Rings::AfXdp { attach, busy_poll } => (Arc::new(afxdp(interfaces, attach, busy_poll)?), told),
+            Rings::Auto => match afxdp::suits(names) {
+                (false, why) => (Arc::new(afpacket(interfaces)?), format!("auto: {why}")),
+                (true, why) => match afxdp(interfaces.clone(), Attach::Native, 0) {
+                    Ok(port) => (Arc::new(port), format!("auto: {why}")),
+                    Err(e) => (Arc::new(afpacket(interfaces)?), format!("auto: no AF_XDP, since {e}")),
+                },
+            },
         })
     }
 }
@@ -233,6 +236,7 @@ fn port_counters(port: &dyn Running) -> Vec<Counter> {
 #[derive(Debug)]
 pub struct Datapath {
     port: Arc<dyn Running>,
+    why: String,
     follower: FollowerThread,
 }
 
@@ -247,9 +251,15 @@ impl Datapath {
         self.port.summary()
     }
 
-    /// Each interface's queues as they are now.
-    pub fn rows(&self) -> Vec<QueueRow> {
-        self.port.rows()
+    /// Kind of its rings, and why it is that one.
+    pub fn kind(&self) -> (&'static str, &str) {
+        (self.port.kind(), &self.why)
+    }
+
+    /// Reads its ports' queues, also when it has ended.
+    pub fn queues(&self) -> ReadQueues {
+        let port = Arc::downgrade(&self.port);
+        Box::new(move || port.upgrade().map_or_else(Vec::new, |p| p.queues()))
     }
 
     /// Ends it: the interfaces are left as they were found.
@@ -268,7 +278,7 @@ struct FollowerThread {
 }
 
 impl FollowerThread {
-    fn start(director: Arc<Director>) -> Result<FollowerThread, StartError> {
+    fn start(director: Arc<Director>, tables: Arc<BpfTables>) -> Result<FollowerThread, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -287,9 +297,22 @@ impl FollowerThread {
                     director.estimate();
                 }
             };
+            let macs = async {
+                let mut beat = tokio::time::interval(MACS_EVERY);
+                let mut known = Vec::new();
+                loop {
+                    beat.tick().await;
+                    let macs = director.routes.extra_macs();
+                    if macs != known {
+                        tables.set_macs(&macs);
+                        known = macs;
+                    }
+                }
+            };
             tokio::select! {
                 never = follower.run() => match never {},
                 () = estimates => {}
+                () = macs => {}
                 () = stop.notified() => {}
             }
         };

@@ -73,10 +73,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lvsd")]
     pub(crate) pin_dir: PathBuf,
     /// IPv4 connections that the table holds
-    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = connections)]
     pub(crate) max_connections: u32,
     /// IPv6 connections that the table holds [default: an eighth of --max-connections, at least 1024]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    #[arg(long, value_name = "N", value_parser = connections)]
     max_connections_ipv6: Option<u32>,
     /// Threads that forward packets, 1 to 64 [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = workers)]
@@ -87,7 +87,14 @@ pub(crate) struct Options {
 }
 
 /// Largest `--max-connections`: 2^26 entries of 64 bytes fill the largest table that the kernel maps, 4 GiB.
-const MAX_CONNECTIONS: i64 = 1 << 26;
+const MAX_CONNECTIONS: u32 = 1 << 26;
+
+fn connections(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if (1..=MAX_CONNECTIONS).contains(&n) => Ok(n),
+        _ => Err(format!("not a whole number from 1 to {MAX_CONNECTIONS} (digits only, no unit)")),
+    }
+}
 
 fn workers(text: &str) -> Result<NonZeroU16, String> {
     match text.parse::<NonZeroU16>() {
@@ -239,12 +246,16 @@ fn missing(have: CapabilitySet) -> Vec<&'static str> {
     missing
 }
 
-/// The sentence of a command-line error, without its usage.
+/// The sentence of a command-line error with its tip, without its usage.
 pub(crate) fn one_line(e: &clap::Error) -> String {
     let text = e.to_string();
-    let lines = text.lines().map(str::trim).take_while(|l| !l.is_empty());
-    let line = lines.collect::<Vec<_>>().join(" ");
-    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+    let lines = text.lines().map(str::trim);
+    let sentence = lines.clone().take_while(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    match lines.clone().find_map(|l| l.strip_prefix("tip: ")) {
+        Some(tip) => format!("{sentence}; {tip}"),
+        None => sentence.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -278,9 +289,16 @@ mod tests {
         for (words, parts) in [
             ("lvsd --max-connections 0", &["--max-connections", "0", "67108864"][..]),
             ("lvsd --max-connections 67108865", &["--max-connections", "67108865", "67108864"]),
+            ("lvsd --max-connections 1k", &["'1k' for '--max-connections <N>'", "1 to 67108864", "no unit"]),
+            ("lvsd --max-connections-ipv6 1k", &["'1k' for '--max-connections-ipv6 <N>'", "1 to 67108864"]),
             ("lvsd --workers 65", &["--workers", "65", "1 to 64"]),
             ("lvsd --datapath dpdk", &["--datapath", "dpdk", "afpacket"]),
             ("lvsd --nosuch", &["--nosuch"]),
+            ("lvsd --interfaec eth0", &["--interfaec", "a similar argument exists: '--interface'"]),
+            ("lvsd start", &["'start'"]),
+            ("lvsd repaly --in x", &["repaly", "'replay'"]),
+            ("lvsd replay --inn x --out y --config z", &["'--inn'", "'--in'"]),
+            ("lvsd replay extra", &["extra"]),
             ("lvsd replay --in x", &["--config", "--out"]),
         ] {
             let e = parse(words).unwrap_err();

@@ -222,9 +222,10 @@ fn resolution_asks_with_the_address_of_the_link_never_with_the_virtual_one() {
     // VIPs as people configure them: a host address on the interface, and one on `lo`.
     w.director.ip("addr add 192.0.2.10/32 dev d0");
     w.director.ip("addr add 192.0.2.11/32 dev lo");
-    // The server learns the asker from the question itself. Forget what was asked while the world was made.
-    w.director.ip("neigh flush dev d0");
+    // The server learns the asker from the question itself. Forget what was asked while the world was made; the server first,
+    // so that whatever the director asks after its own flush is remembered.
     w.server.ip("neigh flush dev s0");
+    w.director.ip("neigh flush dev d0");
     w.until_hop("ARP gives the MAC", RS, |h| h.state == HopState::Ready);
     let known = w.until("the server has heard of somebody", || {
         Some(w.server.ip("-4 neigh show")).filter(|k| k.contains("lladdr"))

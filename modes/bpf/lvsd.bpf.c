@@ -12,11 +12,17 @@
 #include "xdp.h"
 
 #define PACKET_HOST 0
+#define PACKET_OTHERHOST 3
 
-/* Sent to the interface's own MAC address, and ours. */
+/* Sent to us, and ours. The outer tag is no longer in the frame here; its number may be 0, which is none. */
 static __always_inline int is_ours_skb(struct __sk_buff *skb)
 {
-	return skb->pkt_type == PACKET_HOST && is_ours(skb, FACE_SKB);
+	if (skb->pkt_type != PACKET_HOST &&
+	    (skb->pkt_type != PACKET_OTHERHOST || !is_to_macvlan(skb, FACE_SKB, skb->ifindex)))
+		return 0;
+	if (skb->vlan_present && (skb->vlan_tci & 0xfff))
+		return 0;
+	return is_ours(skb, FACE_SKB);
 }
 
 /* Lets a ring see only what is ours, and nothing that the director itself has put back. */
@@ -78,8 +84,10 @@ int lvsd_xdp(struct xdp_md *ctx)
 	struct port *port = bpf_map_lookup_elem(&ports, &index);
 	__u16 mac[3];
 
-	if (!port || bpf_xdp_load_bytes(ctx, 0, mac, 6) || mac[0] != port->mac[0] || mac[1] != port->mac[1] ||
-	    mac[2] != port->mac[2])
+	if (!port || bpf_xdp_load_bytes(ctx, 0, mac, 6))
+		return XDP_PASS;
+	if ((mac[0] != port->mac[0] || mac[1] != port->mac[1] || mac[2] != port->mac[2]) &&
+	    !is_to_macvlan(ctx, FACE_XDP, index))
 		return XDP_PASS;
 	if (!is_ours(ctx, FACE_XDP))
 		return XDP_PASS;

@@ -36,6 +36,9 @@ pub struct Worker {
     pub(super) index: usize,
     pub(super) outbox: VecDeque<Out>,
     pub(super) pending: Pending,
+    /// Frames of flows are in the outbox, which is sent after a batch's own frames: what is forwarded until it is drained goes
+    /// there, too, behind them.
+    pub(super) through_outbox: bool,
     pub(super) icmp: Bucket,
     pub(super) ip_id: u16,
     /// Identification of the last IPv6 packet that was cut into fragments. Workers count in ranges of their own.
@@ -71,6 +74,7 @@ impl Worker {
             index,
             outbox: VecDeque::new(),
             pending: Pending::default(),
+            through_outbox: false,
             icmp: Bucket::default(),
             ip_id,
             fragment_id,
@@ -86,7 +90,7 @@ impl Worker {
 
     // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
     // which all workers share, stays as it is.
-    fn judge(
+    pub(super) fn judge(
         &mut self,
         director: &Director,
         now: Now,
@@ -170,8 +174,7 @@ impl Worker {
         conn: &Conn<'_>,
     ) -> Verdict {
         if director.dests.line(conn.dest()).available() {
-            let (pkts, bytes) = size(frame, p);
-            director.dests.count_out(self.index, conn.dest(), pkts, bytes);
+            self.count_out(conn.dest(), frame, p);
         }
         self.progress(now, p, conn, View::Output);
         self.return_to_client(now, frame, p, conn)
@@ -202,9 +205,14 @@ impl Worker {
         }
     }
 
-    fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+    pub(super) fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
         let (pkts, bytes) = size(frame, p);
         self.director.dests.count_in(self.index, dest, pkts, bytes);
+    }
+
+    pub(super) fn count_out(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+        let (pkts, bytes) = size(frame, p);
+        self.director.dests.count_out(self.index, dest, pkts, bytes);
     }
 
     /// Moves the state machine, and the connection's timer with it.
@@ -241,6 +249,22 @@ impl Worker {
         if shorter {
             director.table.rearm(conn.id(), now.tick());
         }
+    }
+
+    /// Keeps a frame that may be sent at once behind those of its flow that the outbox has, or that still waited for their next
+    /// hop when this batch began.
+    #[cold]
+    fn behind_others(&mut self, now: Now, frame: &Frame<'_>, verdict: Verdict) -> Verdict {
+        let Verdict::Forward(port) = verdict else { return verdict };
+        if !self.through_outbox {
+            self.release_pending(now);
+        }
+        if !self.through_outbox {
+            return verdict;
+        }
+        let data = frame.bytes().to_vec();
+        self.outbox.push_back(Out { port, data, checksum: frame.checksum, gso: frame.gso });
+        Verdict::Emitted
     }
 
     /// Counts a verdict and hands it over.
@@ -321,6 +345,11 @@ impl FrameHandler for Worker {
         director.note_time(now);
         self.counters().add(Count::Received, frames.len() as u64);
         self.read_timeouts();
+        if !self.pending.is_empty() {
+            // Whose next hop has become known since goes first.
+            self.release_pending(now);
+        }
+        let mut queued = false;
         let mut parsed = std::mem::take(&mut self.parsed);
         for chunk in frames.chunks_mut(BATCH) {
             parsed.clear();
@@ -335,7 +364,15 @@ impl FrameHandler for Worker {
                     let verdict = match flow {
                         Parsed::Judged(v) => *v,
                         Parsed::Flow(p, hash, hint) => self.judge(director, now, frame, p, (*hash, *hint)),
+                        Parsed::Icmp(p) => self.icmp(director, now, frame, p),
+                        Parsed::Tagged => self.tagged(director, now, frame),
                     };
+                    if self.through_outbox || queued {
+                        let verdict = self.behind_others(now, frame, verdict);
+                        self.pronounce(verdict, verdicts);
+                        continue;
+                    }
+                    queued = matches!(verdict, Verdict::Queued);
                     self.pronounce(verdict, verdicts);
                 }
                 stages::hint(director, &mut parsed[at(1)]);
@@ -346,6 +383,7 @@ impl FrameHandler for Worker {
     }
 
     fn drain_outbox(&mut self, send: &mut dyn FnMut(Out)) {
+        self.through_outbox = false;
         while let Some(out) = self.outbox.pop_front() {
             send(out);
         }

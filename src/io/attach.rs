@@ -45,9 +45,15 @@ pub(crate) struct Attachment {
     _ingress: SchedClassifierLink,
     _egress: SchedClassifierLink,
     _qdisc: Option<ClsactQdisc>,
+    tcx: bool,
 }
 
 impl Attachment {
+    /// Which hook the programs are at: `tcx` or `clsact`.
+    pub(crate) fn hook(&self) -> &'static str {
+        if self.tcx { "tcx" } else { "clsact" }
+    }
+
     pub(crate) fn new(
         tables: &BpfTables,
         name: &str,
@@ -97,7 +103,7 @@ impl Attachment {
         };
         let egress = link("lvsd_egress", TcAttachType::Egress)?;
         let ingress = link(ingress.program(), TcAttachType::Ingress)?;
-        Ok(Attachment { _ingress: ingress, _egress: egress, _qdisc: qdisc })
+        Ok(Attachment { _ingress: ingress, _egress: egress, tcx: qdisc.is_none(), _qdisc: qdisc })
     }
 }
 

@@ -1,10 +1,10 @@
 //! The memory and the programs that the core shares with the kernel.
 
-use std::collections::HashMap as StdHashMap;
+use std::collections::{BTreeSet, HashMap as StdHashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::maps::{HashMap, Map, MapData, XskMap};
+use aya::maps::{HashMap, Map, MapData, MapError, XskMap};
 use aya::programs::links::FdLink;
 use aya::programs::{Program, ProgramError, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
@@ -13,6 +13,7 @@ use modes::{Addr, Family};
 use crate::conn::{Config, Memory, layout};
 use crate::io::SetupError;
 use crate::mem::Region;
+use crate::route::Mac;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
 
@@ -139,6 +140,21 @@ struct Services {
     known: StdHashMap<ServiceKey, u32>,
 }
 
+/// The key of the BPF map `macs`: interface index in host order, MAC, two zeros.
+type MacKey = [u8; 12];
+
+fn mac_key(ifindex: u32, mac: Mac) -> MacKey {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&ifindex.to_ne_bytes());
+    key[4..10].copy_from_slice(&mac);
+    key
+}
+
+struct Macs {
+    map: HashMap<MapData, MacKey, u32>,
+    known: BTreeSet<MacKey>,
+}
+
 /// The maps of the classifier, among them the connection table's memory, and its programs.
 ///
 /// Made before the core's table, which maps the arrays into its own memory. Dropping it leaves the kernel as it was.
@@ -147,6 +163,7 @@ pub struct BpfTables {
     arrays: [MapData; 4],
     services: Mutex<Services>,
     xdp: Mutex<XdpMaps>,
+    macs: Mutex<Macs>,
     shape: TableShape,
     magic: u32,
 }
@@ -191,15 +208,15 @@ impl BpfTables {
             _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
         };
         let arrays = [take("index_v4")?, take("entries_v4")?, take("index_v6")?, take("entries_v6")?];
-        let map = HashMap::try_from(Map::HashMap(take("services")?))
-            .map_err(|e| SetupError::Bpf { what: "BPF map services".into(), reason: e.to_string() })?;
+        let odd = |e: MapError| SetupError::Bpf { what: "BPF maps".into(), reason: e.to_string() };
+        let map = HashMap::try_from(Map::HashMap(take("services")?)).map_err(odd)?;
         let services = Mutex::new(Services { map, known: StdHashMap::new() });
-        let ports = HashMap::try_from(Map::HashMap(take("ports")?))
-            .map_err(|e| SetupError::Bpf { what: "BPF map ports".into(), reason: e.to_string() })?;
-        let sockets = XskMap::try_from(Map::XskMap(take("xsks")?))
-            .map_err(|e| SetupError::Bpf { what: "BPF map xsks".into(), reason: e.to_string() })?;
+        let ports = HashMap::try_from(Map::HashMap(take("ports")?)).map_err(odd)?;
+        let sockets = XskMap::try_from(Map::XskMap(take("xsks")?)).map_err(odd)?;
         let xdp = Mutex::new(XdpMaps { ports, sockets });
-        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, shape, magic })
+        let map = HashMap::try_from(Map::HashMap(take("macs")?)).map_err(odd)?;
+        let macs = Mutex::new(Macs { map, known: BTreeSet::new() });
+        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, shape, magic })
     }
 
     /// An array's file descriptor, to be mapped with [`TableShape::bytes`].
@@ -346,6 +363,36 @@ impl BpfTables {
         }
         if let Err(e) = gone {
             tracing::error!("BPF map services: {e}; packets to a removed service still come to the director");
+        }
+    }
+}
+
+impl BpfTables {
+    /// Frames to these MACs on these interfaces (by index) are the director's like those to the interface's own: macvlans on
+    /// top of ports. All that were named before and are not here no longer are.
+    pub fn set_macs(&self, macs: &[(u32, Mac)]) {
+        let wanted: BTreeSet<MacKey> = macs.iter().map(|(ifindex, mac)| mac_key(*ifindex, *mac)).collect();
+        let mut m = self.macs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Macs { map, known } = &mut *m;
+        for key in known.difference(&wanted) {
+            if let Err(e) = map.remove(key) {
+                tracing::warn!("BPF map macs: a MAC cannot be taken out: {e}");
+            }
+        }
+        known.retain(|key| wanted.contains(key));
+        for key in wanted {
+            if known.contains(&key) {
+                continue;
+            }
+            match map.insert(key, 1, 0) {
+                Ok(()) => {
+                    known.insert(key);
+                }
+                Err(e) => {
+                    tracing::warn!("BPF map macs has no room for all MACs of macvlans: {e}");
+                    return;
+                }
+            }
         }
     }
 }

@@ -10,14 +10,17 @@ mod ring;
 mod socket;
 mod worker;
 
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError};
+
+use ipvs_netlink::QueueStatus;
 
 pub use crate::io::attach::Hook;
 pub use crate::io::rings::{MAX_WORKERS, PortStats, QueueStats};
 pub use ring::RingShape;
 
 use crate::engine::FrameHandler;
-use crate::io::rings::{QueueRow, Running, Threads, check};
+use crate::io::rings::supervisor::Holder;
+use crate::io::rings::{Running, Threads, check};
 use crate::io::{BpfTables, SetupError};
 use crate::route::PortId;
 use port::PacketPort;
@@ -104,23 +107,18 @@ impl Running for AfPacket {
         self.threads.stats()
     }
 
-    fn rows(&self) -> Vec<QueueRow> {
-        let row = |interface: &str, worker: usize, q: &QueueStats| QueueRow {
-            interface: interface.into(),
-            queue: worker as u32,
-            worker,
-            datapath: "afpacket",
-            mode: "fanout".into(),
-            rx_packets: q.rx_frames,
-            tx_packets: q.tx_frames,
-            rx_drops: q.rx_ring_full + q.rx_truncated,
-            fill: None,
-            rx: None,
-            tx: None,
-            completion: None,
-        };
-        let stats = self.threads.stats();
-        stats.iter().flat_map(|p| p.queues.iter().enumerate().map(|(w, q)| row(&p.interface, w, q))).collect()
+    fn queues(&self) -> Vec<QueueStatus> {
+        let mut rows = Vec::new();
+        for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
+            let port = port.lock().unwrap_or_else(PoisonError::into_inner);
+            let (name, mode) = (port.holder.name(), port.holder.mode());
+            rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afpacket", name, queue, mode)));
+        }
+        rows
+    }
+
+    fn kind(&self) -> &'static str {
+        "afpacket"
     }
 
     fn summary(&self) -> String {

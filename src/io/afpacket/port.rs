@@ -25,7 +25,7 @@ pub(super) struct PacketPort {
 
 struct Attached {
     index: u32,
-    _classifier: Attachment,
+    classifier: Attachment,
     probe: OwnedFd,
     _lock: PortLock,
 }
@@ -56,8 +56,13 @@ impl PacketPort {
         };
         let set = plan.make()?;
         let classifier = Attachment::new(&self.tables, &self.name, index, self.config.hook, Ingress::Take)?;
-        self.attached = Some(Attached { index, _classifier: classifier, probe: set.probe, _lock: lock });
+        self.attached = Some(Attached { index, classifier, probe: set.probe, _lock: lock });
         Ok(set.sockets)
+    }
+
+    /// How its classifier is attached; none while the interface is gone.
+    pub(super) fn mode(&self) -> Option<&'static str> {
+        self.attached.as_ref().map(|a| a.classifier.hook())
     }
 }
 

@@ -126,6 +126,26 @@ impl RxRing {
         Some(Burst { first: self.current, taken: 0, ring: self })
     }
 
+    /// How many slots there are.
+    pub(super) fn size(&self) -> usize {
+        self.slots
+    }
+
+    /// How many slots the kernel has handed over and the worker not yet taken: they follow each other, so their end is
+    /// searched for by halves.
+    pub(super) fn waiting(&self) -> usize {
+        let (mut low, mut high) = (0, self.slots);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.handed_over((self.current + middle) % self.slots) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
     fn slot(&self, number: usize) -> *mut u8 {
         let offset = number / self.per_block * BLOCK as usize + number % self.per_block * self.slot;
         debug_assert!(offset + self.slot <= self.length);
@@ -216,6 +236,13 @@ pub(super) struct Burst<'r> {
 }
 
 impl Burst<'_> {
+    /// Frames taken so far, and those that wait behind them where the burst is as long as one may be.
+    pub(super) fn depth(&self) -> usize {
+        let more =
+            if self.taken < MAX_BURST { 0 } else { self.ring.waiting().min(self.ring.slots - self.taken) };
+        self.taken + more
+    }
+
     /// The next frame, with its VLAN tag put back into it. The outer `None` is the end; the inner one stands for a frame
     /// that could not be had whole.
     pub(super) fn next(&mut self) -> Option<Option<RxFrame>> {

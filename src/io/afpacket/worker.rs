@@ -1,6 +1,7 @@
 //! A worker's rings on all interfaces.
 
 use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 
 use super::ring::{Burst, RxFrame, RxRing};
 use super::socket::PortSockets;
@@ -18,6 +19,8 @@ pub(super) struct Rings {
     places: Vec<Option<usize>>,
     verdicts: Vec<Verdict>,
     batch: Vec<RxFrame>,
+    /// The most frames that a burst of each ring met since the counters were last read.
+    peaks: Vec<usize>,
 }
 
 impl Rings {
@@ -32,7 +35,8 @@ impl Rings {
         }
         let verdicts = Vec::with_capacity(BATCH);
         let batch = Vec::with_capacity(BATCH);
-        Rings { rings, senders, places, verdicts, batch }
+        let peaks = vec![0; rings.len()];
+        Rings { rings, senders, places, verdicts, batch, peaks }
     }
 
     fn work_off_burst(&mut self, place: usize, handler: &mut dyn FrameHandler) -> bool {
@@ -53,7 +57,11 @@ impl Rings {
             unsafe { desk.judge(&mut self.batch, &mut kept) };
         }
         self.senders.iter_mut().for_each(Sender::flush);
+        let depth = burst.depth();
         drop(burst);
+        if let Some(peak) = self.peaks.get_mut(place) {
+            *peak = depth.max(*peak);
+        }
         true
     }
 }
@@ -83,10 +91,13 @@ impl Station for Rings {
     }
 
     fn read_counters(&mut self) {
-        for (ring, sender) in self.rings.iter().zip(&self.senders) {
-            if let Some(ring) = ring {
-                sender.counters.rx_ring_full.add(ring.take_drops());
-            }
+        for ((ring, sender), peak) in self.rings.iter().zip(&self.senders).zip(&mut self.peaks) {
+            let Some(ring) = ring else { continue };
+            let counters = &sender.counters;
+            counters.rx_ring_full.add(ring.take_drops());
+            let used = std::mem::take(peak).max(ring.waiting());
+            counters.ring_used.store(u32::try_from(used).unwrap_or(u32::MAX), Ordering::Relaxed);
+            counters.ring_size.store(u32::try_from(ring.size()).unwrap_or(u32::MAX), Ordering::Relaxed);
         }
     }
 

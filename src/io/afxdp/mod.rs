@@ -11,12 +11,14 @@ mod station;
 mod suits;
 mod umem;
 
-use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
+
+use ipvs_netlink::QueueStatus;
 
 use crate::engine::FrameHandler;
 use crate::io::bpf::XDP_PORTS;
-use crate::io::rings::{Level, PortStats, QueueRow, Running, Threads, check};
+use crate::io::rings::supervisor::Holder;
+use crate::io::rings::{PortStats, Running, Threads, check};
 use crate::io::{BpfTables, SetupError, netdev};
 use crate::route::PortId;
 use port::{Common, XdpPort};
@@ -151,36 +153,35 @@ impl Running for AfXdp {
         self.threads.stats()
     }
 
-    fn rows(&self) -> Vec<QueueRow> {
+    /// Each queue's traffic is what its socket carried. Drops are counted by worker: they stand with its first queue on the interface.
+    fn queues(&self) -> Vec<QueueStatus> {
         let mut rows = Vec::new();
-        for port in self.threads.ports.iter() {
+        for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
             let port = port.lock().unwrap_or_else(PoisonError::into_inner);
-            let interface = crate::io::rings::supervisor::Holder::name(&port.holder).to_owned();
-            for live in port.holder.live() {
-                let level =
-                    |i: usize| Some(Level { used: live.levels[i].load(Ordering::Relaxed), size: self.ring });
-                rows.push(QueueRow {
-                    interface: interface.clone(),
-                    queue: live.queue,
-                    worker: live.worker,
-                    datapath: "afxdp",
-                    mode: live.mode.clone(),
-                    rx_packets: live.rx.load(Ordering::Relaxed),
-                    tx_packets: live.tx.load(Ordering::Relaxed),
-                    rx_drops: live.drops.load(Ordering::Relaxed),
-                    fill: level(0),
-                    rx: level(1),
-                    tx: level(2),
-                    completion: level(3),
+            let (name, live) = (port.holder.name(), port.holder.live());
+            if live.is_empty() {
+                rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afxdp", name, queue, None)));
+            }
+            let mut told = vec![false; counters.len()];
+            for live in live {
+                let first = told.get_mut(live.worker).is_some_and(|told| !std::mem::replace(told, true));
+                let counted = counters.get(live.worker).filter(|_| first);
+                rows.push(QueueStatus {
+                    drops: counted.map_or_else(Vec::new, |c| c.read().drops()),
+                    ..live.status(name, self.ring)
                 });
             }
         }
         rows
     }
 
+    fn kind(&self) -> &'static str {
+        "afxdp"
+    }
+
     fn summary(&self) -> String {
         let mut modes: Vec<String> =
-            self.rows().into_iter().map(|r| format!("{} {}", r.interface, r.mode)).collect();
+            self.queues().into_iter().map(|r| format!("{} {}", r.interface, r.mode)).collect();
         modes.dedup();
         format!("afxdp ({})", modes.join(", "))
     }

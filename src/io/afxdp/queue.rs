@@ -145,7 +145,8 @@ impl Queue {
         counters.rx_frames.add(taken);
         counters.rx_bytes.add(bytes);
         counters.rx_invalid.add(invalid);
-        add(&self.live.rx, taken);
+        add(&self.live.rx[0], taken);
+        add(&self.live.rx[1], bytes);
         waiting > 0
     }
 
@@ -164,7 +165,8 @@ impl Queue {
         self.pushed = true;
         counters.tx_frames.add(1);
         counters.tx_bytes.add(ready.length as u64);
-        add(&self.live.tx, 1);
+        add(&self.live.tx[0], 1);
+        add(&self.live.tx[1], ready.length as u64);
         true
     }
 
@@ -245,7 +247,6 @@ impl Queue {
         counters.rx_ring_full.add(new[1]);
         counters.rx_invalid.add(new[2]);
         counters.tx_invalid.add(new[3]);
-        add(&self.live.drops, new[0] + no_buffer + new[1] + new[2]);
         self.note_levels();
     }
 

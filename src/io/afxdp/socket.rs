@@ -5,8 +5,9 @@ use std::io;
 use std::mem::{size_of, size_of_val};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+use ipvs_netlink::{QueueStatus, RingLevel, Traffic};
 use libc::xdp_desc;
 
 use super::ring::Ring;
@@ -57,11 +58,40 @@ pub(super) struct Live {
     pub(super) queue: u32,
     pub(super) worker: usize,
     pub(super) mode: String,
-    pub(super) rx: AtomicU64,
-    pub(super) tx: AtomicU64,
-    pub(super) drops: AtomicU64,
+    /// Frames and bytes received.
+    pub(super) rx: [AtomicU64; 2],
+    /// Frames and bytes given to the kernel to be sent.
+    pub(super) tx: [AtomicU64; 2],
     /// Used descriptors of fill, rx, tx and completion ring.
     pub(super) levels: [AtomicU32; 4],
+}
+
+impl Live {
+    /// The row of `lvsctl status`, without rates and drops.
+    pub(super) fn status(&self, interface: &str, ring: u32) -> QueueStatus {
+        let read = |a: &AtomicU64| a.load(Ordering::Relaxed);
+        let level = |(name, used): (&str, &AtomicU32)| RingLevel {
+            name: name.to_owned(),
+            used: used.load(Ordering::Relaxed).into(),
+            size: ring.into(),
+        };
+        QueueStatus {
+            interface: interface.to_owned(),
+            queue: self.queue,
+            attached: true,
+            datapath: "afxdp".to_owned(),
+            mode: self.mode.clone(),
+            traffic: Traffic {
+                rx_packets: read(&self.rx[0]),
+                rx_bytes: read(&self.rx[1]),
+                tx_packets: read(&self.tx[0]),
+                tx_bytes: read(&self.tx[1]),
+                ..Traffic::default()
+            },
+            drops: Vec::new(),
+            rings: ["fill", "rx", "tx", "completion"].into_iter().zip(&self.levels).map(level).collect(),
+        }
+    }
 }
 
 /// What a worker must know of the interface; the supervisor keeps it true.

@@ -82,14 +82,18 @@ fn bulk_passes_both_ways_in_native_mode() {
     let lab = Lab::new();
     let before = state(&lab.director);
     let running = bulk_both_ways(&lab, config(1));
-    let rows = running.rows();
+    let rows = running.queues();
     assert_eq!(rows.len(), 2);
     for row in &rows {
-        assert_eq!((row.queue, row.datapath, row.mode.as_str()), (0, "afxdp", "native copy need-wakeup"));
-        assert!(row.rx_packets > 1000 && row.tx_packets > 1000, "{row:?}");
-        assert_eq!(row.fill.unwrap().size, 512);
+        assert_eq!((row.queue, &*row.datapath, &*row.mode), (0, "afxdp", "native copy need-wakeup"));
+        assert!(row.traffic.rx_packets > 1000 && row.traffic.tx_packets > 1000, "{row:?}");
+        assert!(row.traffic.rx_bytes > 1_000_000 || row.traffic.tx_bytes > 1_000_000, "{row:?}");
+        let names: Vec<&str> = row.rings.iter().map(|r| &*r.name).collect();
+        assert_eq!(names, ["fill", "rx", "tx", "completion"]);
+        assert_eq!(row.rings[0].size, 512);
+        assert!(row.drops.iter().any(|d| d.name == "rx_no_buffer"), "{row:?}");
     }
-    until("levels to be noted", || running.rows().iter().all(|r| r.fill.unwrap().used > 0));
+    until("levels to be noted", || running.queues().iter().all(has_buffers));
     assert_eq!(running.summary(), "afxdp (vd native copy need-wakeup, vs native copy need-wakeup)");
     running.stop();
     assert_eq!(state(&lab.director), before);
@@ -191,13 +195,30 @@ fn datagrams_arrive_once(lab: &Lab, running: &AfXdp, n: u8) {
     for _ in 0..n {
         let received = server.recv_from(&mut buf);
         let (length, _) = received.unwrap_or_else(|e| {
-            let rows = running.rows();
+            let rows = running.queues();
             panic!("{e}; {} arrived; {:#?} {rows:#?}", got.len(), Lab::totals(running))
         });
         got.push(buf[..length][0]);
     }
     got.sort_unstable();
     assert!(got.iter().copied().eq(0..n), "{got:?}");
+}
+
+/// Queues of an interface, and the worker of each.
+fn queues_of(running: &AfXdp, interface: &str) -> Vec<(u32, usize)> {
+    let mut list = Vec::new();
+    for port in running.threads.ports.iter() {
+        let port = port.lock().unwrap();
+        if port.holder.name() == interface {
+            list.extend(port.holder.live().iter().map(|l| (l.queue, l.worker)));
+        }
+    }
+    list
+}
+
+/// Whether the kernel has buffers to fill.
+fn has_buffers(row: &QueueStatus) -> bool {
+    row.rings.first().is_some_and(|fill| fill.used > 0)
 }
 
 #[test]
@@ -209,10 +230,7 @@ fn each_queue_has_its_worker() {
     relink(&lab, 4);
     lab.service(17, VIP, 53);
     let running = start_lab(&lab, config(4), false);
-    let rows = running.rows();
-    let queues: Vec<(u32, usize)> =
-        rows.iter().filter(|r| r.interface == "vd").map(|r| (r.queue, r.worker)).collect();
-    assert_eq!(queues, [(0, 0), (1, 1), (2, 2), (3, 3)]);
+    assert_eq!(queues_of(&running, "vd"), [(0, 0), (1, 1), (2, 2), (3, 3)]);
     datagrams_arrive_once(&lab, &running, 64);
     let seen = lab.seen.lock().unwrap();
     assert_eq!(seen.count, 64);
@@ -221,7 +239,7 @@ fn each_queue_has_its_worker() {
     running.stop();
     // more queues than workers, and a worker that has none
     let fewer = start_lab(&lab, config(3), false);
-    assert_eq!(fewer.rows().iter().filter(|r| r.interface == "vd").map(|r| r.worker).max(), Some(2));
+    assert_eq!(queues_of(&fewer, "vd"), [(0, 0), (1, 1), (2, 2), (3, 0)]);
     datagrams_arrive_once(&lab, &fewer, 64);
     fewer.stop();
 }
@@ -293,12 +311,10 @@ fn an_interface_may_vanish_come_back_and_change() {
     lab.client.sh("ethtool -L vc rx 1 tx 1");
     lab.server.sh("ethtool -L vr rx 1 tx 1");
     let running = start_lab(&lab, config(2), false);
-    assert_eq!(running.rows().len(), 2);
+    assert_eq!(running.queues().len(), 2);
     lab.director.sh("ethtool -L vd rx 4 tx 4");
     until("sockets with buffers on the new queues", || {
-        let rows = running.rows();
-        let ready = |r: &&QueueRow| r.interface == "vd" && r.fill.is_some_and(|f| f.used > 0);
-        rows.iter().filter(ready).count() == 4
+        running.queues().iter().filter(|r| r.interface == "vd" && has_buffers(r)).count() == 4
     });
     lab.client.sh("ethtool -L vc rx 4 tx 4");
     datagrams_arrive_once(&lab, &running, 64);

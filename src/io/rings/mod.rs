@@ -11,8 +11,11 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
+use ipvs_netlink::QueueStatus;
+
 pub(in crate::io) use stats::Counters;
-pub use stats::{Level, PortStats, QueueRow, QueueStats};
+pub(in crate::io) use stats::Level;
+pub use stats::{PortStats, QueueStats};
 
 use crate::engine::FrameHandler;
 use crate::io::{SetupError, netdev};
@@ -29,8 +32,10 @@ pub trait Running: Send + Sync + std::fmt::Debug {
     fn healthy(&self) -> bool;
     /// Counters of each port and worker.
     fn stats(&self) -> Vec<PortStats>;
-    /// Each port's queues as they are now.
-    fn rows(&self) -> Vec<QueueRow>;
+    /// The rows of `lvsctl status`, without rates: one for each queue of each interface.
+    fn queues(&self) -> Vec<QueueStatus>;
+    /// Its name, as `--datapath` has it.
+    fn kind(&self) -> &'static str;
     /// Kind and modes, in a few words for the log.
     fn summary(&self) -> String;
 }
@@ -60,7 +65,8 @@ pub(in crate::io) struct Threads<H: Holder> {
     workers: Vec<JoinHandle<()>>,
     supervisor: Option<(Arc<Stop>, JoinHandle<()>)>,
     pub(in crate::io) ports: Arc<Vec<Mutex<Port<H>>>>,
-    counters: Vec<Vec<Arc<Counters>>>,
+    /// By port and worker.
+    pub(in crate::io) counters: Vec<Vec<Arc<Counters>>>,
     failed: Arc<AtomicBool>,
 }
 

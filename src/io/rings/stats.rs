@@ -1,4 +1,6 @@
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+use ipvs_netlink::{Counter as Named, QueueStatus, RingLevel, Traffic};
 
 use crate::route::PortId;
 
@@ -10,7 +12,13 @@ macro_rules! counters {
 
         /// The same, written by one worker and read by anyone.
         #[derive(Debug, Default)]
-        pub(in crate::io) struct Counters { $(pub(in crate::io) $name: Counter,)* }
+        pub(in crate::io) struct Counters {
+            $(pub(in crate::io) $name: Counter,)*
+            /// Slots of the receive ring.
+            pub(in crate::io) ring_size: AtomicU32,
+            /// The most of them that waited for the worker at one time within the last second.
+            pub(in crate::io) ring_used: AtomicU32,
+        }
 
         impl Counters {
             pub(in crate::io) fn read(&self) -> QueueStats {
@@ -82,6 +90,47 @@ impl Counter {
     }
 }
 
+impl QueueStats {
+    /// Frames that the port dropped, by reason.
+    pub fn drops(&self) -> Vec<Named> {
+        const OTHERS: [&str; 5] = ["rx_frames", "rx_bytes", "tx_frames", "tx_bytes", "passed"];
+        let drops = self.named().into_iter().filter(|(name, _)| !OTHERS.contains(name));
+        drops.map(|(name, value)| Named { name: name.to_owned(), value }).collect()
+    }
+}
+
+impl Counters {
+    /// The row of `lvsctl status`, without rates; no mode: the interface is gone.
+    pub(in crate::io) fn status(
+        &self,
+        datapath: &str,
+        interface: &str,
+        queue: u32,
+        mode: Option<&str>,
+    ) -> QueueStatus {
+        let stats = self.read();
+        let level = |a: &AtomicU32| a.load(Ordering::Relaxed).into();
+        let rx =
+            RingLevel { name: "rx".to_owned(), used: level(&self.ring_used), size: level(&self.ring_size) };
+        QueueStatus {
+            interface: interface.to_owned(),
+            queue,
+            attached: mode.is_some(),
+            datapath: datapath.to_owned(),
+            mode: mode.unwrap_or_default().to_owned(),
+            traffic: Traffic {
+                rx_packets: stats.rx_frames,
+                rx_bytes: stats.rx_bytes,
+                tx_packets: stats.tx_frames,
+                tx_bytes: stats.tx_bytes,
+                ..Traffic::default()
+            },
+            drops: stats.drops(),
+            rings: if mode.is_some() { vec![rx] } else { Vec::new() },
+        }
+    }
+}
+
 /// A port, as it is and as it did.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortStats {
@@ -97,38 +146,9 @@ pub struct PortStats {
 
 /// How full a ring is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub struct Level {
+pub(in crate::io) struct Level {
     /// Descriptors in it.
-    pub used: u32,
+    pub(in crate::io) used: u32,
     /// Descriptors that it can hold.
-    pub size: u32,
-}
-
-/// A port's queue as it is now.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct QueueRow {
-    /// The interface's name.
-    pub interface: String,
-    /// The queue: of the interface (AF_XDP), or of the fanout group (AF_PACKET).
-    pub queue: u32,
-    /// The worker that serves it.
-    pub worker: usize,
-    /// `afpacket` or `afxdp`.
-    pub datapath: &'static str,
-    /// The modes, such as `native copy need-wakeup`.
-    pub mode: String,
-    /// Frames taken from the ring.
-    pub rx_packets: u64,
-    /// Frames sent by it.
-    pub tx_packets: u64,
-    /// Frames that never reached the worker: no room or no buffer, too long, invalid.
-    pub rx_drops: u64,
-    /// Buffers that the kernel may fill; AF_XDP only, as the following ones.
-    pub fill: Option<Level>,
-    /// Frames that wait for the worker.
-    pub rx: Option<Level>,
-    /// Frames that wait for the kernel to send them.
-    pub tx: Option<Level>,
-    /// Buffers of sent frames that wait for the worker.
-    pub completion: Option<Level>,
+    pub(in crate::io) size: u32,
 }
