@@ -62,6 +62,14 @@ fn timeout_index(state: State) -> usize {
     (state as usize).min(TIMEOUTS - 1)
 }
 
+/// A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial. Whoever
+/// cuts it again starts from a partial one over the whole length; what is not ours stays as it is.
+fn make_partial(frame: &mut Frame<'_>, p: &Packet) {
+    if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
+        frame.checksum = RxChecksum::Partial;
+    }
+}
+
 impl Worker {
     /// Worker number `index` (below [`Director::workers`]; larger numbers wrap) of a director.
     pub fn new(director: Arc<Director>, index: usize) -> Worker {
@@ -98,11 +106,6 @@ impl Worker {
         p: &Packet,
         (hash, hint): (u64, Hint),
     ) -> Verdict {
-        // A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial.
-        // Whoever cuts it again starts from a partial one over the whole length.
-        if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
-            frame.checksum = RxChecksum::Partial;
-        }
         if frame.checksum == RxChecksum::Unknown {
             let partial = checksum::is_partial(frame.bytes(), p);
             frame.checksum = if partial { RxChecksum::Partial } else { RxChecksum::Complete };
@@ -112,8 +115,13 @@ impl Worker {
             return if ours { Verdict::Drop(Reason::Fragment) } else { Verdict::Pass };
         }
         match director.table.lookup_by(hint, hash, &tuple(p)) {
-            Some((conn, Direction::In)) => self.inbound(director, now, frame, p, conn),
-            Some((conn, Direction::Out)) => self.outbound(director, now, frame, p, &conn),
+            Some((conn, direction)) => {
+                make_partial(frame, p);
+                match direction {
+                    Direction::In => self.inbound(director, now, frame, p, conn),
+                    Direction::Out => self.outbound(director, now, frame, p, &conn),
+                }
+            }
             None => self.first(director, now, frame, p),
         }
     }
@@ -189,6 +197,7 @@ impl Worker {
         if !may_begin(p) || (p.proto == PROTO_TCP && p.sport == 20) {
             return Verdict::Pass;
         }
+        make_partial(frame, p);
         match director.schedule(self.index, now, &service, p) {
             Scheduled::Conn(conn) => {
                 self.count_in(conn.dest(), frame, p);
