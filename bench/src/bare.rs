@@ -15,7 +15,7 @@ use lvsd::io::{BpfTables, TableShape};
 use lvsd::route::PortId;
 use lvsd::time::Now;
 
-use crate::Mac;
+use crate::{Datapath, Mac, attached};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -40,6 +40,9 @@ pub(crate) struct Options {
     /// Port of the service
     #[arg(long, default_value_t = 53)]
     port: u16,
+    /// Kind of ring
+    #[arg(long, value_enum, default_value_t = Datapath::Afpacket)]
+    datapath: Datapath,
     /// Threads
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -69,6 +72,14 @@ impl FrameHandler for Switch {
 }
 
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
+    if o.datapath != Datapath::Afpacket {
+        return Err(format!(
+            "--datapath {}: a bare forwarder of that kind is not in this version",
+            o.datapath
+        )
+        .into());
+    }
+    attached::none([o.input.as_str(), o.output.as_str()])?;
     let config = Config { max_v4: 1000, max_v6: 1000, hash_key: [1, 2], shards: 1 };
     let tables = Arc::new(BpfTables::create(TableShape::of(&config), 0x1bad_babe)?);
     tables.service_added(o.address.into(), o.protocol, o.address.into(), o.port);

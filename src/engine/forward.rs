@@ -112,7 +112,7 @@ impl Worker {
         }
         let partial = frame.checksum == RxChecksum::Partial;
         if nat && fits(p, &hop) {
-            let macs = (hop.dst_mac, hop.src_mac);
+            let macs = fast::Macs::new(hop.dst_mac, hop.src_mac);
             if fast::nat_v4(frame.bytes_mut(), p, fast::End::Destination, target.real, partial, macs) {
                 self.counters().count(Count::NatIn);
                 return Verdict::Forward(hop.port);
@@ -146,7 +146,7 @@ impl Worker {
         };
         let (virt, partial) = (conn.virt(), frame.checksum == RxChecksum::Partial);
         if fits(p, &hop) {
-            let macs = (hop.dst_mac, hop.src_mac);
+            let macs = fast::Macs::new(hop.dst_mac, hop.src_mac);
             if fast::nat_v4(frame.bytes_mut(), p, fast::End::Source, virt, partial, macs) {
                 self.counters().count(Count::NatOut);
                 return Verdict::Forward(hop.port);

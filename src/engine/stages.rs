@@ -63,11 +63,11 @@ pub(super) fn fetch(frames: &[Frame<'_>]) {
 pub(super) fn parse(director: &Director, frames: &[Frame<'_>], parsed: &mut Vec<Parsed>) {
     for frame in frames {
         let bytes = frame.bytes();
-        let Some(to) = bytes.first_chunk::<6>() else {
-            parsed.push(Parsed::Judged(Verdict::Drop(Reason::FrameTooShort)));
+        let Some(start) = bytes.first_chunk::<8>() else {
+            parsed.push(tiny(director, frame));
             continue;
         };
-        if !director.routes.is_our_mac(frame.port, *to) {
+        if !director.routes.is_to_us(frame.port, start) {
             parsed.push(Parsed::Judged(Verdict::Pass));
             continue;
         }
@@ -87,6 +87,13 @@ pub(super) fn parse(director: &Director, frames: &[Frame<'_>], parsed: &mut Vec<
     }
 }
 
+/// A frame that is no frame: shorter than its header.
+#[cold]
+fn tiny(director: &Director, frame: &Frame<'_>) -> Parsed {
+    let to_us = frame.bytes().first_chunk().is_none_or(|to| director.routes.is_our_mac(frame.port, *to));
+    Parsed::Judged(if to_us { Verdict::Drop(Reason::FrameTooShort) } else { Verdict::Pass })
+}
+
 /// The same for IPv6, and for frames whose tag was taken off.
 #[inline(never)]
 pub(super) fn parse_untagged(director: &Director, bytes: &[u8]) -> Parsed {
@@ -104,7 +111,8 @@ pub(super) fn parse_untagged(director: &Director, bytes: &[u8]) -> Parsed {
 /// Whether it is TCP or UDP, and its ports are in it.
 #[inline(always)]
 fn has_ports(p: &Packet) -> bool {
-    p.fragment != Fragment::Later && (p.proto == PROTO_TCP || p.proto == PROTO_UDP)
+    // no short cut: which of the two it is can't be foreseen
+    p.fragment != Fragment::Later && (p.proto == PROTO_TCP) | (p.proto == PROTO_UDP)
 }
 
 #[cold]

@@ -44,7 +44,7 @@ pub struct Worker {
     /// Identification of the last IPv6 packet that was cut into fragments. Workers count in ranges of their own.
     pub(super) fragment_id: u32,
     parsed: Vec<Parsed>,
-    timeouts: [u32; TIMEOUTS],
+    pub(super) timeouts: [u32; TIMEOUTS],
     /// When the timers were last looked after.
     ticked: Now,
 }
@@ -56,10 +56,19 @@ impl std::fmt::Debug for Worker {
 }
 
 /// Timeouts that a worker keeps for a batch: TCP's eight states, then UDP's only one.
-const TIMEOUTS: usize = 9;
+pub(super) const TIMEOUTS: usize = 9;
 
 fn timeout_index(state: State) -> usize {
     (state as usize).min(TIMEOUTS - 1)
+}
+
+/// Finds out whether the checksum of a frame is partial, if its port could not tell.
+#[inline(always)]
+pub(super) fn find_partial(frame: &mut Frame<'_>, p: &Packet) {
+    if frame.checksum == RxChecksum::Unknown {
+        let partial = checksum::is_partial(frame.bytes(), p);
+        frame.checksum = if partial { RxChecksum::Partial } else { RxChecksum::Complete };
+    }
 }
 
 /// A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial. Whoever
@@ -98,6 +107,7 @@ impl Worker {
 
     // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
     // which all workers share, stays as it is.
+    #[inline(never)]
     pub(super) fn judge(
         &mut self,
         director: &Director,
@@ -106,10 +116,7 @@ impl Worker {
         p: &Packet,
         (hash, hint): (u64, Hint),
     ) -> Verdict {
-        if frame.checksum == RxChecksum::Unknown {
-            let partial = checksum::is_partial(frame.bytes(), p);
-            frame.checksum = if partial { RxChecksum::Partial } else { RxChecksum::Complete };
-        }
+        find_partial(frame, p);
         if p.fragment != Fragment::Whole {
             let ours = director.services.find(p.family, p.proto, p.dst, p.dport).is_some();
             return if ours { Verdict::Drop(Reason::Fragment) } else { Verdict::Pass };
@@ -372,7 +379,10 @@ impl FrameHandler for Worker {
                 for (frame, flow) in chunk[judged.clone()].iter_mut().zip(&parsed[judged]) {
                     let verdict = match flow {
                         Parsed::Judged(v) => *v,
-                        Parsed::Flow(p, hash, hint) => self.judge(director, now, frame, p, (*hash, *hint)),
+                        Parsed::Flow(p, hash, hint) => match self.usual(director, now, frame, p, *hint) {
+                            Some(verdict) => verdict,
+                            None => self.judge(director, now, frame, p, (*hash, *hint)),
+                        },
                         Parsed::Icmp(p) => self.icmp(director, now, frame, p),
                         Parsed::Tagged => self.tagged(director, now, frame),
                     };

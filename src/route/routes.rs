@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 use modes::{Addr, Family};
 
 use super::event::{Event, Link, LinkKind, Mac, Resync};
-use super::lines::Lines;
+use super::lines::{Leave, Lines};
 use super::ports::Ports;
 use super::state::{LinkEntry, Tables};
 use super::{Hop, HopState, NextHopId, PortError, PortId, PortInfo, RouteError, RouteStats, Solicit};
@@ -156,6 +156,12 @@ impl Routes {
         self.lines.get(id)
     }
 
+    /// The same in short, for a next hop that is ready; none for any other.
+    #[inline(always)]
+    pub(crate) fn leave(&self, id: NextHopId) -> Option<Leave> {
+        self.lines.leave(id)
+    }
+
     /// Notes that a frame was, or should have been, sent to this next hop: it is kept, resolved and confirmed. Writes
     /// only every half second.
     #[inline]
@@ -229,6 +235,12 @@ impl Routes {
     /// to the port's own MAC are.
     pub fn extra_macs(&self) -> Vec<(u32, Mac)> {
         self.read().extra_macs.clone()
+    }
+
+    /// As [`Routes::is_our_mac`] for the one that a frame begins with.
+    #[inline(always)]
+    pub(crate) fn is_to_us(&self, port: PortId, start: &[u8; 8]) -> bool {
+        self.ports.is_to_us(port, start)
     }
 
     /// What is known of a port; none if there is no such port.

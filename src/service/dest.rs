@@ -98,7 +98,7 @@ impl RawStats {
 /// One destination's line.
 #[derive(Clone, Copy, Debug)]
 pub struct DestLine<'a> {
-    w: &'a [AtomicU64],
+    w: &'a [AtomicU64; LINE],
 }
 
 impl Dests {
@@ -114,9 +114,9 @@ impl Dests {
     }
 
     /// The line of a destination.
+    #[inline(always)]
     pub fn line(&self, id: DestId) -> DestLine<'_> {
-        let at = id as usize * LINE;
-        DestLine { w: &self.lines.words()[at..at + LINE] }
+        DestLine { w: &self.lines.words().as_chunks().0[id as usize] }
     }
 
     /// Takes a line for a new destination; it is not available yet. `None` when there is no room.
@@ -146,9 +146,9 @@ impl Dests {
         self.free.lock().unwrap_or_else(|e| e.into_inner()).list.push(id);
     }
 
-    fn stat(&self, worker: usize, id: DestId) -> &[AtomicU64] {
-        let at = (worker * self.capacity as usize + id as usize) * STAT;
-        &self.stats.words()[at..at + STAT]
+    #[inline(always)]
+    fn stat(&self, worker: usize, id: DestId) -> &[AtomicU64; STAT] {
+        &self.stats.words().as_chunks().0[worker * self.capacity as usize + id as usize]
     }
 
     fn bump(w: &AtomicU64, n: u64) {
@@ -170,6 +170,14 @@ impl Dests {
         let s = self.stat(worker, id);
         Dests::bump(&s[2], pkts);
         Dests::bump(&s[4], bytes);
+    }
+
+    /// As [`Dests::count_in`] or [`Dests::count_out`].
+    #[inline(always)]
+    pub(crate) fn count(&self, worker: usize, id: DestId, out: bool, pkts: u64, bytes: u64) {
+        let s = self.stat(worker, id);
+        Dests::bump(&s[1 + usize::from(out)], pkts);
+        Dests::bump(&s[3 + usize::from(out)], bytes);
     }
 
     /// What all workers counted.
@@ -241,6 +249,7 @@ impl DestLine<'_> {
     }
 
     /// Whether the server is configured (connections of a removed server are kept, but not served).
+    #[inline(always)]
     pub fn available(&self) -> bool {
         self.w[W_FLAGS].load(Acquire) & AVAILABLE != 0
     }
@@ -340,8 +349,13 @@ impl DestLine<'_> {
 
     /// The cached next hop: the routes' epoch for which it holds, and its number.
     pub fn route(&self) -> (u32, u32) {
-        let w = self.w[W_ROUTE].load(Acquire);
+        let w = self.route_word();
         ((w >> 32) as u32, w as u32)
+    }
+    /// The same in one word, the epoch above.
+    #[inline(always)]
+    pub(crate) fn route_word(&self) -> u64 {
+        self.w[W_ROUTE].load(Acquire)
     }
     /// Caches a next hop.
     pub fn set_route(&self, epoch: u32, hop: u32) {

@@ -1,8 +1,9 @@
-//! Frames in batches meet the same as frames one by one, whatever they do to each other.
+//! Frames in batches meet the same as frames one by one, whatever they do to each other; and on the path of the usual packet the
+//! same as on the general one.
 
 use std::net::IpAddr;
 
-use lvsd::engine::{Frame, FrameHandler, Gso, RxChecksum, Verdict};
+use lvsd::engine::{Count, Frame, FrameHandler, Gso, Reason, RxChecksum, Verdict};
 use lvsd::route::PortId;
 
 use super::frames::*;
@@ -64,6 +65,7 @@ fn fates(
     rig: &mut Rig,
     frames: &[(PortId, Vec<u8>)],
     sizes: &[usize],
+    mut before: impl FnMut(&mut Rig),
 ) -> (Vec<Fate>, Vec<(PortId, Vec<u8>)>) {
     let mut fates = Vec::new();
     let mut out = Vec::new();
@@ -86,6 +88,7 @@ fn fates(
             })
             .collect();
         let mut verdicts = Vec::new();
+        before(rig);
         rig.worker.batch(rig.now, &mut batch, &mut verdicts);
         assert_eq!(verdicts.len(), n);
         fates.extend(verdicts.into_iter().zip(&buffers).map(|(v, b)| (v, b[64..].to_vec())));
@@ -98,9 +101,9 @@ fn fates(
 #[test]
 fn a_batch_is_its_frames_one_by_one() {
     let frames: Vec<_> = (0..4000).map(frame).collect();
-    let (alone, alone_out) = fates(&mut rig(), &frames, &[1]);
+    let (alone, alone_out) = fates(&mut rig(), &frames, &[1], |_| ());
     for sizes in [&[64][..], &[2, 15, 16, 17], &[33, 63, 1], &[200]] {
-        let (fates, out) = fates(&mut rig(), &frames, sizes);
+        let (fates, out) = fates(&mut rig(), &frames, sizes, |_| ());
         for (n, (a, b)) in alone.iter().zip(&fates).enumerate() {
             assert_eq!(a, b, "frame {n} in batches of {sizes:?}");
         }
@@ -185,4 +188,46 @@ fn what_waits_is_not_overtaken() {
     let out = sent(&mut rig, &[plain(3), plain(4)]);
     assert_eq!(marks(&out), [1, 2, 3, 4]);
     assert!(out.iter().all(|f| f[..6] == server_mac(1)));
+}
+
+/// All that is left of some frames: counters, servers' statistics, connections.
+fn traces(rig: &Rig) -> (Vec<u64>, Vec<[u64; 5]>, Vec<String>) {
+    let c = rig.director.counters(0);
+    let counts = Count::ALL.iter().map(|x| c.counted(*x)).chain(Reason::ALL.iter().map(|r| c.dropped(*r)));
+    let stats = |id| {
+        let s = rig.director.dests.stats(id);
+        [s.conns, s.in_pkts, s.out_pkts, s.in_bytes, s.out_bytes]
+    };
+    let mut conns = Vec::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        cursor = rig.director.table.scan(at, 64, &mut |c| {
+            let ends = (c.proto(), c.client(), c.virt(), c.real());
+            conns.push(format!("{ends:?} {} {:?} {} {}", c.state(), c.last_seen(), c.timeout(), c.packets()));
+        });
+    }
+    conns.sort();
+    (counts.collect(), (0..6).map(stats).collect(), conns)
+}
+
+/// The usual path needs a next hop that is known; where the routes have just changed every packet takes the general one.
+#[test]
+fn the_usual_path_is_the_general_one() {
+    let frames: Vec<_> = (0..4000).map(frame).collect();
+    // a little time between frames: half of them fall into a new tick
+    let pass = |rig: &mut Rig| rig.now.0 += 40_000_000;
+    let (mut usual, mut general) = (rig(), rig());
+    let (fast, fast_out) = fates(&mut usual, &frames, &[1], pass);
+    let (slow, slow_out) = fates(&mut general, &frames, &[1], |rig| {
+        pass(rig);
+        let name = rig.director.routes.port(C0).unwrap().name;
+        rig.director.routes.add_port(C0, &name).unwrap();
+    });
+    for (n, (a, b)) in fast.iter().zip(&slow).enumerate() {
+        assert_eq!(a, b, "frame {n}");
+    }
+    assert_eq!(fast_out, slow_out);
+    assert_eq!(traces(&usual), traces(&general));
+    let translated = fast.iter().filter(|(v, _)| matches!(v, Verdict::Forward(_))).count();
+    assert!(translated > 500);
 }
