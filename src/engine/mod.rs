@@ -11,19 +11,24 @@
 
 mod admin;
 mod answer;
+mod around;
 mod director;
 mod forward;
 mod frame;
 mod handler;
+mod path;
 mod pending;
 mod reason;
+mod related;
 mod schedule;
 mod stages;
+mod tagged;
 pub mod tcp;
 mod tunnel;
 mod usual;
 mod worker;
 
+pub use around::Surroundings;
 pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls};
 pub use frame::{Frame, Gso, Out, RxChecksum, Verdict};
 pub use handler::FrameHandler;

@@ -15,14 +15,14 @@ use super::director::Director;
 use super::reason::Count;
 use super::stages::tuple;
 use super::tcp::{self, View};
-use super::worker::{TIMEOUTS, Worker};
+use super::worker::{TIMEOUTS, Worker, find_partial};
 use super::{Frame, RxChecksum, Verdict};
 use crate::conn::Hint;
 use crate::route::NextHopId;
 use crate::time::Now;
 
 impl Worker {
-    /// Forwards a packet if it is a usual one; if not, nothing has happened.
+    /// Forwards a packet if it is a usual one; if not, nothing has happened to it.
     #[inline(always)]
     pub(super) fn usual(
         &self,
@@ -56,6 +56,7 @@ impl Worker {
             return None;
         }
         let end = select_unpredictable(conn.out, fast::End::Source, fast::End::Destination);
+        find_partial(frame, p);
         let partial = frame.checksum == RxChecksum::Partial;
         let timeout = self.timeouts[usize::from(state).min(TIMEOUTS - 1)];
         let seen = conn.later(now.tick(), timeout)?;

@@ -3,11 +3,11 @@
 
 use std::net::IpAddr;
 
-use lvsd::engine::{Count, Frame, FrameHandler, Reason, RxChecksum, Verdict};
+use lvsd::engine::{Count, Frame, FrameHandler, Gso, Reason, RxChecksum, Verdict};
 use lvsd::route::PortId;
 
 use super::frames::*;
-use super::rig::{C0, C0_MAC, GW_MAC, Rig, S0, S0_MAC, server_mac};
+use super::rig::{C0, C0_MAC, GW_MAC, Rig, S0, S0_MAC, neighbour, server_mac};
 
 /// Verdict and bytes of a frame, and what the core sent besides.
 type Fate = (Verdict, Vec<u8>);
@@ -115,6 +115,79 @@ fn a_batch_is_its_frames_one_by_one() {
     let dropped = count(&|v| matches!(v, Verdict::Drop(_)));
     let passed = count(&|v| matches!(v, Verdict::Pass));
     assert!(forwarded > 500 && dropped > 100 && passed > 500 && !alone_out.is_empty());
+}
+
+/// What leaves, in the order in which a port sends it: a batch's own frames, then the outbox.
+fn sent(rig: &mut Rig, frames: &[(Vec<u8>, RxChecksum, Option<Gso>)]) -> Vec<Vec<u8>> {
+    let mut buffers: Vec<Vec<u8>> = frames.iter().map(|(f, ..)| [&[0; 64], &f[..]].concat()).collect();
+    let mut batch: Vec<Frame<'_>> = buffers
+        .iter_mut()
+        .zip(frames)
+        .map(|(buf, (_, checksum, gso))| Frame {
+            start: 64,
+            end: buf.len(),
+            buf,
+            port: C0,
+            checksum: *checksum,
+            gso: *gso,
+        })
+        .collect();
+    let mut verdicts = Vec::new();
+    rig.worker.batch(rig.now, &mut batch, &mut verdicts);
+    let own = batch.iter().zip(&verdicts).filter(|(_, v)| matches!(v, Verdict::Forward(_)));
+    let mut out: Vec<Vec<u8>> = own.map(|(f, _)| f.bytes().to_vec()).collect();
+    out.extend(rig.outbox().into_iter().map(|(_, f)| f));
+    out
+}
+
+fn flow(data: &[u8]) -> Vec<u8> {
+    ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, ACK, data))
+}
+
+/// The last byte of each frame: what it was marked with.
+fn marks(frames: &[Vec<u8>]) -> Vec<u8> {
+    frames.iter().map(|f| *f.last().unwrap()).collect()
+}
+
+/// Nothing of a flow overtakes a super-packet of it that was cut, nor fragments.
+#[test]
+fn what_is_cut_is_not_overtaken() {
+    let mut rig = Rig::golden();
+    rig.cli("-A -t 10.0.0.1:80 -s rr");
+    rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -i");
+    let plain = |mark: u8| (flow(&[mark; 10]), RxChecksum::Complete, None);
+    let syn = ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, SYN, &[1]));
+    let large = (flow(&[3; 3000]), RxChecksum::Partial, Some(Gso { size: 1000 }));
+    let mut may_be_cut = Ip::new(ip("10.2.0.1"), ip("10.0.0.1"));
+    may_be_cut.df = false;
+    let fragments = ethernet(C0_MAC, GW_MAC, &tcp(&may_be_cut, 30_000, 80, ACK, &[5; 1460]));
+    let fragments = (fragments, RxChecksum::Complete, None);
+    let batch = [(syn, RxChecksum::Complete, None), plain(2), large, plain(4), fragments, plain(6)];
+    assert_eq!(marks(&sent(&mut rig, &batch)), [1, 2, 3, 3, 3, 4, 5, 5, 6]);
+    // The next batch goes its own way again.
+    let mut verdicts = Vec::new();
+    let mut buf = [&[0; 64], &flow(&[7])[..]].concat();
+    let end = buf.len();
+    let frame = Frame { buf: &mut buf, start: 64, end, port: C0, checksum: RxChecksum::Complete, gso: None };
+    rig.worker.batch(rig.now, &mut [frame], &mut verdicts);
+    assert_eq!(verdicts, [Verdict::Forward(S0)]);
+}
+
+/// Nothing of a flow overtakes what waits for its next hop.
+#[test]
+fn what_waits_is_not_overtaken() {
+    let mut rig = Rig::golden();
+    rig.cli("-A -t 10.0.0.1:80 -s rr");
+    rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -g");
+    let syn = ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, SYN, &[1]));
+    let plain = |mark: u8| (flow(&[mark; 10]), RxChecksum::Complete, None);
+    rig.apply(neighbour(3, "10.1.0.1", None));
+    assert_eq!(sent(&mut rig, &[(syn, RxChecksum::Complete, None), plain(2)]), [] as [Vec<u8>; 0]);
+    rig.apply(neighbour(3, "10.1.0.1", Some(server_mac(1))));
+    // No timer in between.
+    let out = sent(&mut rig, &[plain(3), plain(4)]);
+    assert_eq!(marks(&out), [1, 2, 3, 4]);
+    assert!(out.iter().all(|f| f[..6] == server_mac(1)));
 }
 
 /// All that is left of some frames: counters, servers' statistics, connections.
