@@ -253,9 +253,28 @@ fn settle(sites: &mut [Site; 2], warm: &[Account]) {
             let vip = site.lab.vip_port(family, SERVICES[TALK].port);
             traffic::one(&site.lab.client, vip, TALK).expect("a conversation after all");
         }
+        fill(&site.lab);
         assert!(site.lab.lvsd.as_mut().is_some_and(|d| d.runs()), "the daemon has ended");
         site.lab.lvsd.take().expect("the daemon was started").terminate();
         let left = crate::daemon::snapshot(&site.lab.director, site.lab.director_devs());
         assert_eq!(left, site.found, "SIGTERM left something changed");
     }
+}
+
+/// Every slot of the table has come back: new flows fill it to its limit, and none is refused before.
+fn fill(lab: &Lab) {
+    lab.d().ctl_ok("--set 0 0 300");
+    let vip = lab.vip_port(Family::V6, SERVICES[UDP].port);
+    until("a full table", secs(60), || {
+        traffic::begin_flows(&lab.client, vip, 250);
+        (lab.d().counter("drop_table_full") > 0).then_some(())
+    });
+    let status = lab.d().ctl_ok("status");
+    let both: Option<(u64, u64)> = status.lines().find_map(|l| {
+        let (_, ipv6) = l.split_once("connections: ")?.1.split_once("IPv6 ")?;
+        let (used, limit) = ipv6.split_once(" of ")?;
+        Some((used.parse().ok()?, limit.parse().ok()?))
+    });
+    let (used, limit) = both.unwrap_or_else(|| panic!("no connections in\n{status}"));
+    assert_eq!(used, limit, "entries when the table was full, and its limit");
 }

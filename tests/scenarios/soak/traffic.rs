@@ -11,8 +11,11 @@ use crate::client::PATIENCE;
 use crate::netns::Netns;
 use crate::wait::secs;
 
+/// A client of a virtual address: works until the run is stopped.
+type Client = fn(IpAddr, &mut Random, &Run) -> Result<(), String>;
+
 /// The clients of one virtual address.
-pub(super) const CLIENTS: [fn(IpAddr, &mut Random, &Run) -> Result<(), String>; 7] =
+pub(super) const CLIENTS: [Client; 7] =
     [talks, talks_persistent, bulk, idle, udp, with_servers_that_change, with_a_service_that_changes];
 
 /// Time between two connections of a client.
@@ -153,6 +156,18 @@ fn payload(random: &mut Random, length: usize) -> Vec<u8> {
 pub(super) fn one(ns: &Netns, to: SocketAddr, service: usize) -> std::io::Result<()> {
     let run = Run { stop: false.into(), failure: None.into(), tally: Tally::default() };
     ns.run(|| Talk::open(to, service, PATIENCE)?.say(b"still there?", &run))
+}
+
+/// A datagram each of `n` new UDP flows; nobody waits for answers.
+pub(super) fn begin_flows(ns: &Netns, to: SocketAddr, n: usize) {
+    ns.run(|| {
+        for _ in 0..n {
+            let socket = UdpSocket::bind((std::net::Ipv6Addr::UNSPECIFIED, 0)).expect("a socket");
+            socket.connect(to).expect("a route");
+            // what comes back to a closed socket may be told to the next one
+            let _ = socket.send(b"new");
+        }
+    });
 }
 
 /// Calls `work` once a `pace` until the end; an error is told with what it happened to.
