@@ -71,7 +71,8 @@ http {{
 pub(crate) enum Service {
     /// Sends back what comes.
     Echo,
-    /// Sends back what comes, each byte XORed with this one: every byte tells whose it is.
+    /// Says after its name whom it serves, and sends back what comes, each byte XORed with this one: every byte tells whose it
+    /// is.
     Mark(u8),
     /// Reads a length (8 bytes, big endian) and that many bytes; answers with their SHA-256 as `sha256sum` says it,
     /// and a newline.
@@ -126,7 +127,13 @@ impl Drop for TcpServer {
 }
 
 fn serve(mut stream: TcpStream, banner: &str, service: Service) -> std::io::Result<()> {
-    stream.write_all(banner.as_bytes())?;
+    if let Service::Mark(_) = service {
+        let peer = stream.peer_addr()?;
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        writeln!(stream, "{} {peer}", banner.trim_end())?;
+    } else {
+        stream.write_all(banner.as_bytes())?;
+    }
     match service {
         Service::Echo => {
             let mut from = stream.try_clone()?;

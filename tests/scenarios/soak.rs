@@ -173,7 +173,9 @@ fn short_soak() {
 #[test]
 #[ignore = "long: make test-long"]
 fn long_soak() {
-    soak(from_env("LVSD_SOAK_SECS", || LONG));
+    let length = from_env("LVSD_SOAK_SECS", || LONG);
+    assert!(length >= SHORT, "LVSD_SOAK_SECS={length}: at least {SHORT}, or not everything happens");
+    soak(length);
 }
 
 fn soak(length: u64) {

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 use super::{BULK, PERSISTENT, Random, Run, SERVERS, SERVICES, TALK, UDP, WHOLE, mark};
-use crate::client::PATIENCE;
+use crate::client::{PATIENCE, read_line};
 use crate::netns::Netns;
 use crate::wait::secs;
 
@@ -95,12 +95,17 @@ impl Talk {
         stream.set_read_timeout(Some(patience))?;
         stream.set_write_timeout(Some(patience))?;
         stream.set_nodelay(true)?;
-        let mut name = [0; 3];
-        stream.read_exact(&mut name)?;
-        match name {
-            [b's', n @ b'1'..=b'3', b'\n'] => Ok(Talk { stream, mark: mark(service, usize::from(n - b'0')) }),
-            _ => Err(Error::new(ErrorKind::InvalidData, format!("not a server's name: {name:?}"))),
+        let line = read_line(&mut stream)?;
+        let server = match line.as_bytes() {
+            [b's', n @ b'1'..=b'3', b' ', ..] => usize::from(n - b'0'),
+            _ => return Err(Error::new(ErrorKind::InvalidData, format!("not a server's name: {line:?}"))),
+        };
+        let own = stream.local_addr()?;
+        if line[3..] != own.to_string() {
+            let what = format!("server and client are not of one mind who the client is, {own}: {line:?}");
+            return Err(Error::new(ErrorKind::InvalidData, what));
         }
+        Ok(Talk { stream, mark: mark(service, server) })
     }
 
     /// Sends bytes; the same must come back, marked by the server that gave its name, of the service that was asked.
