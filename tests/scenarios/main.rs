@@ -48,6 +48,7 @@ mod operator;
 mod queues;
 mod realserver;
 mod refusals;
+mod soak;
 mod tunnel;
 mod udp;
 

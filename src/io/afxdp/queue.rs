@@ -58,7 +58,7 @@ impl Queue {
         let mut queue =
             Queue { socket, number, live, seen: [0; 5], pieces: None, down: false, pushed: false };
         queue.refill(frames);
-        queue.note_levels();
+        queue.note_levels(frames);
         queue
     }
 
@@ -226,8 +226,10 @@ impl Queue {
         ring.release();
     }
 
-    /// Adds what the kernel has counted since the last time, and notes how full the rings are.
-    pub(super) fn read_counters(&mut self, counters: &Counters) {
+    /// Adds what the kernel has counted since the last time, takes back what has been sent meanwhile, and notes how full the
+    /// rings are.
+    pub(super) fn read_counters(&mut self, frames: &mut Frames, counters: &Counters) {
+        self.reap(frames, counters);
         let s = self.socket.statistics();
         let now = [
             s.rx_dropped,
@@ -247,15 +249,18 @@ impl Queue {
         counters.rx_ring_full.add(new[1]);
         counters.rx_invalid.add(new[2]);
         counters.tx_invalid.add(new[3]);
-        self.note_levels();
+        self.note_levels(frames);
     }
 
-    fn note_levels(&self) {
+    fn note_levels(&self, frames: &Frames) {
         let s = &self.socket;
         let levels = [s.fill.level(), s.rx.level(), s.tx.level(), s.completion.level()];
         for (to, level) in self.live.levels.iter().zip(levels) {
             to.store(level.used, Ordering::Relaxed);
         }
+        let all = frames.area().chunks;
+        self.live.chunks[0].store(all - frames.free() as u32, Ordering::Relaxed);
+        self.live.chunks[1].store(all, Ordering::Relaxed);
     }
 }
 

@@ -64,6 +64,8 @@ pub(super) struct Live {
     pub(super) tx: [AtomicU64; 2],
     /// Used descriptors of fill, rx, tx and completion ring.
     pub(super) levels: [AtomicU32; 4],
+    /// Chunks of the worker's memory that are in use, and all of them: the same for each of its queues.
+    pub(super) chunks: [AtomicU32; 2],
 }
 
 impl Live {
@@ -75,6 +77,10 @@ impl Live {
             used: used.load(Ordering::Relaxed).into(),
             size: ring.into(),
         };
+        let mut rings: Vec<_> =
+            ["fill", "rx", "tx", "completion"].into_iter().zip(&self.levels).map(level).collect();
+        let [used, all] = self.chunks.each_ref().map(|n| n.load(Ordering::Relaxed).into());
+        rings.push(RingLevel { name: "umem".to_owned(), used, size: all });
         QueueStatus {
             interface: interface.to_owned(),
             queue: self.queue,
@@ -89,7 +95,7 @@ impl Live {
                 ..Traffic::default()
             },
             drops: Vec::new(),
-            rings: ["fill", "rx", "tx", "completion"].into_iter().zip(&self.levels).map(level).collect(),
+            rings,
         }
     }
 }

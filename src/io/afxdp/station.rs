@@ -361,7 +361,7 @@ impl Station for Xsks {
         self.frames.wake(clock().0);
         for Place { sender, queues, .. } in &mut self.places {
             for queue in queues {
-                queue.read_counters(&sender.counters);
+                queue.read_counters(&mut self.frames, &sender.counters);
             }
         }
     }
@@ -370,7 +370,7 @@ impl Station for Xsks {
         let Some(old) = self.places.get_mut(place) else { return };
         let now = clock().0;
         for mut queue in std::mem::take(&mut old.queues) {
-            queue.read_counters(&old.sender.counters);
+            queue.read_counters(&mut self.frames, &old.sender.counters);
             queue.close(&mut self.frames, now);
         }
         let Some(new) = sockets else {

@@ -89,11 +89,17 @@ fn bulk_passes_both_ways_in_native_mode() {
         assert!(row.traffic.rx_packets > 1000 && row.traffic.tx_packets > 1000, "{row:?}");
         assert!(row.traffic.rx_bytes > 1_000_000 || row.traffic.tx_bytes > 1_000_000, "{row:?}");
         let names: Vec<&str> = row.rings.iter().map(|r| &*r.name).collect();
-        assert_eq!(names, ["fill", "rx", "tx", "completion"]);
+        assert_eq!(names, ["fill", "rx", "tx", "completion", "umem"]);
         assert_eq!(row.rings[0].size, 512);
         assert!(row.drops.iter().any(|d| d.name == "rx_no_buffer"), "{row:?}");
     }
     until("levels to be noted", || running.queues().iter().all(has_buffers));
+    // without traffic, all chunks of the worker that are in use are in the fill rings of its two queues
+    until("sent frames to be taken back", || {
+        let rows = running.queues();
+        let lent: u64 = rows.iter().map(|row| row.rings[0].used).sum();
+        rows.iter().all(|row| row.rings[4].used == lent)
+    });
     assert_eq!(running.summary(), "afxdp (vd native copy need-wakeup, vs native copy need-wakeup)");
     running.stop();
     assert_eq!(state(&lab.director), before);

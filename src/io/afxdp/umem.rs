@@ -145,7 +145,6 @@ impl Frames {
     }
 
     /// Free chunks.
-    #[cfg(test)]
     pub(super) fn free(&self) -> usize {
         self.free.len()
     }
