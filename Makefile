@@ -1,14 +1,21 @@
 # lvsd: what a developer and CI run. Nothing here needs more than a Debian 12 machine with Rust; namespaces need root.
 CARGO ?= cargo
+# Where `make install` puts things; DESTDIR goes before them all, for packages.
+PREFIX ?= /usr/local
+DESTDIR ?=
+BUILT := $(or $(CARGO_TARGET_DIR),target)/release
 
-.PHONY: help setup demo test test-long lint build man bench bench-vm oracle
+.PHONY: help setup demo test test-long lint build install uninstall man bench bench-vm oracle
 
 help:
-	@echo "make demo       client, director and three servers in namespaces on this machine (root)"
+	@echo "make demo       client, director and three servers in namespaces on this machine (root; DATAPATH=KIND)"
+	@echo "make build      release binaries"
+	@echo "make install    binaries, manual pages and systemd unit to PREFIX (/usr/local), below DESTDIR; 'make uninstall'"
 	@echo "make test       lint, all tests, fuzz targets one minute each (at most 25 minutes on 2 cores)"
 	@echo "make test-long  the same in release, more cases, ten minutes of fuzzing each (at most 60 minutes)"
 	@echo "make lint       rustfmt and clippy"
 	@echo "make bench      measurements into bench/results/latest.json (QUICK=1: at most 6 minutes)"
+	@echo "make oracle     tunnels against a live kernel's devices and IPVS, in a VM (root; installs qemu)"
 	@echo "make man        manual pages from the option tables"
 	@echo "make setup      install what the above need (apt)"
 
@@ -18,12 +25,28 @@ setup:
 build: setup
 	$(CARGO) build --release --workspace --bins
 
+install:
+	@for f in lvsd lvsctl; do test -x $(BUILT)/$$f || \
+	{ echo "make install: $(BUILT)/$$f is not there: 'make build' makes it" >&2; exit 1; }; done
+	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILT)/lvsd $(BUILT)/lvsctl
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 man/lvsd.8 man/lvsctl.8
+	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
+	sed 's|/usr/local|$(PREFIX)|' contrib/lvsd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/lvsd.service
+
+uninstall:
+	rm -f $(DESTDIR)$(PREFIX)/sbin/lvsd $(DESTDIR)$(PREFIX)/sbin/lvsctl \
+	$(DESTDIR)$(PREFIX)/share/man/man8/lvsd.8 $(DESTDIR)$(PREFIX)/share/man/man8/lvsctl.8 \
+	$(DESTDIR)$(PREFIX)/lib/systemd/system/lvsd.service
+
 demo: build
 	@scripts/demo
 
 lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
+
+# Scenarios run on AF_PACKET rings; these again on AF_XDP, so that each method, each family and each scenario meets it.
+PAIRS = nat_v4 dr_v6 ipip_v6 gre_v4
 
 # The test profile (optimised a little, with debug assertions and overflow checks) is meant: it builds in a third of the
 # time of release, and an arithmetic slip panics instead of passing.
@@ -32,6 +55,7 @@ test:
 	$(MAKE) --no-print-directory lint
 	$(CARGO) build --profile test --workspace --bins --locked
 	$(CARGO) test --workspace --locked --no-fail-fast
+	LVSD_DATAPATH=afxdp $(CARGO) test --test scenarios --locked --no-fail-fast -- $(PAIRS)
 	scripts/fuzz 60
 
 test-long:
@@ -40,6 +64,8 @@ test-long:
 	$(CARGO) build --release --workspace --bins --locked
 	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast
 	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
+	LVSD_DATAPATH=afxdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
+	LVSD_DATAPATH=afxdp-generic $(CARGO) test --release --test scenarios --locked --no-fail-fast -- $(PAIRS)
 	scripts/fuzz 600
 
 bench: build
@@ -53,5 +79,5 @@ man:
 bench-vm:
 	@echo "make bench-vm: measurements beside the kernel's IPVS in a VM do not exist in this version" >&2; exit 1
 
-oracle:
-	@echo "make oracle: the comparison with a live kernel IPVS does not exist in this version" >&2; exit 1
+oracle: build
+	tests/oracle/run

@@ -12,15 +12,20 @@ use tokio::sync::Notify;
 
 use crate::conn::{Config, ConnTable, TableError};
 use crate::control::rtnl::{Follower, RtnlError};
-use crate::engine::{Director, MAX_WORKERS, Worker};
-use crate::io::afpacket::{self, AfPacketConfig, Running};
+use crate::engine::{Director, FrameHandler, MAX_WORKERS, Worker};
+use crate::io::afpacket::{self, AfPacketConfig};
+use crate::io::afxdp::{self, AfXdpConfig, Attach};
+use crate::io::rings::Running;
 use crate::io::{BpfTables, SetupError, TableShape};
 use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
+use crate::status::ReadQueues;
 use crate::time::Now;
 
 /// Time between two steps of the rate estimates.
 const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
+/// How often it is looked whether macvlans have come or gone on top of ports.
+const MACS_EVERY: Duration = Duration::from_millis(200);
 /// How long the kernel's tables may take to be read at the start.
 const SYNC_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -35,6 +40,25 @@ pub struct CoreConfig {
     pub max_v6: u32,
     /// Worker threads.
     pub workers: usize,
+    /// How frames are received and sent.
+    pub rings: Rings,
+}
+
+/// How frames are received and sent.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Rings {
+    /// What suits the interfaces.
+    #[default]
+    Auto,
+    /// AF_PACKET.
+    AfPacket,
+    /// AF_XDP.
+    AfXdp {
+        /// Where the XDP program runs.
+        attach: Attach,
+        /// Microseconds of busy polling, 0 for none.
+        busy_poll: u32,
+    },
 }
 
 /// Why a daemon's core or data path can't be started.
@@ -151,15 +175,43 @@ impl Core {
     /// [`StartError`]; the interfaces are as they were.
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
-        let follower = FollowerThread::start(Arc::clone(&self.director))?;
-        let interfaces = ports(&self.config.interfaces).map(|(id, name)| (id, name.clone())).collect();
-        let config = AfPacketConfig::new(interfaces, self.config.workers);
-        let director = &self.director;
-        let port = afpacket::start(config, tables, |n| Box::new(Worker::new(Arc::clone(director), n)))?;
-        let port = Arc::new(port);
+        let follower = FollowerThread::start(Arc::clone(&self.director), Arc::clone(tables))?;
+        for (vlan, port) in self.director.routes.unserved_vlans() {
+            tracing::warn!(
+                "interface {vlan}: a VLAN of {port} and no port: its frames stay with the kernel; to serve it, add --interface {vlan}"
+            );
+        }
+        let (port, why) = self.start_port(tables)?;
         let rings = Arc::downgrade(&port);
-        director.set_port_counters(move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&p)));
-        Ok(Datapath { port, follower })
+        let read = move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&*p));
+        self.director.set_port_counters(read);
+        Ok(Datapath { port, why, follower })
+    }
+
+    /// The rings, and why these.
+    fn start_port(&self, tables: &Arc<BpfTables>) -> Result<(Arc<dyn Running>, String), StartError> {
+        let names = &self.config.interfaces;
+        let interfaces: Vec<(PortId, String)> = ports(names).map(|(id, name)| (id, name.clone())).collect();
+        let workers = self.config.workers;
+        let make =
+            |n| -> Box<dyn FrameHandler + Send> { Box::new(Worker::new(Arc::clone(&self.director), n)) };
+        let afpacket = |interfaces| afpacket::start(AfPacketConfig::new(interfaces, workers), tables, make);
+        let afxdp = |interfaces, attach, busy_poll| {
+            let config = AfXdpConfig { attach, busy_poll, ..AfXdpConfig::new(interfaces, workers) };
+            afxdp::start(config, tables, make)
+        };
+        let told = "as --datapath says".to_owned();
+        Ok(match self.config.rings {
+            Rings::AfPacket => (Arc::new(afpacket(interfaces)?), told),
+            Rings::AfXdp { attach, busy_poll } => (Arc::new(afxdp(interfaces, attach, busy_poll)?), told),
+            Rings::Auto => match afxdp::suits(names) {
+                (false, why) => (Arc::new(afpacket(interfaces)?), format!("auto: {why}")),
+                (true, why) => match afxdp(interfaces.clone(), Attach::Native, 0) {
+                    Ok(port) => (Arc::new(port), format!("auto: {why}")),
+                    Err(e) => (Arc::new(afpacket(interfaces)?), format!("auto: no AF_XDP, since {e}")),
+                },
+            },
+        })
     }
 }
 
@@ -167,7 +219,7 @@ fn ports(names: &[String]) -> impl Iterator<Item = (PortId, &String)> {
     (0..).map(PortId).zip(names)
 }
 
-fn port_counters(port: &Running) -> Vec<Counter> {
+fn port_counters(port: &dyn Running) -> Vec<Counter> {
     let mut list = Vec::new();
     for p in port.stats() {
         list.push(Counter { name: format!("port_{}_attached", p.interface), value: p.attached.into() });
@@ -183,7 +235,8 @@ fn port_counters(port: &Running) -> Vec<Counter> {
 /// The running data path.
 #[derive(Debug)]
 pub struct Datapath {
-    port: Arc<Running>,
+    port: Arc<dyn Running>,
+    why: String,
     follower: FollowerThread,
 }
 
@@ -191,6 +244,22 @@ impl Datapath {
     /// Whether all workers are at work.
     pub fn healthy(&self) -> bool {
         self.port.healthy()
+    }
+
+    /// Kind and modes of its rings, in a few words.
+    pub fn summary(&self) -> String {
+        self.port.summary()
+    }
+
+    /// Kind of its rings, and why it is that one.
+    pub fn kind(&self) -> (&'static str, &str) {
+        (self.port.kind(), &self.why)
+    }
+
+    /// Reads its ports' queues, also when it has ended.
+    pub fn queues(&self) -> ReadQueues {
+        let port = Arc::downgrade(&self.port);
+        Box::new(move || port.upgrade().map_or_else(Vec::new, |p| p.queues()))
     }
 
     /// Ends it: the interfaces are left as they were found.
@@ -209,7 +278,7 @@ struct FollowerThread {
 }
 
 impl FollowerThread {
-    fn start(director: Arc<Director>) -> Result<FollowerThread, StartError> {
+    fn start(director: Arc<Director>, tables: Arc<BpfTables>) -> Result<FollowerThread, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -228,9 +297,22 @@ impl FollowerThread {
                     director.estimate();
                 }
             };
+            let macs = async {
+                let mut beat = tokio::time::interval(MACS_EVERY);
+                let mut known = Vec::new();
+                loop {
+                    beat.tick().await;
+                    let macs = director.routes.extra_macs();
+                    if macs != known {
+                        tables.set_macs(&macs);
+                        known = macs;
+                    }
+                }
+            };
             tokio::select! {
                 never = follower.run() => match never {},
                 () = estimates => {}
+                () = macs => {}
                 () = stop.notified() => {}
             }
         };

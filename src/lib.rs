@@ -16,4 +16,8 @@ pub mod io;
 pub mod mem;
 pub mod route;
 pub mod service;
+#[cfg(feature = "daemon")]
+pub mod status;
 pub mod time;
+#[cfg(feature = "daemon")]
+pub mod watch;

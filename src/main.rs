@@ -8,13 +8,16 @@ use std::error::Error;
 use std::io::Write;
 use std::process::ExitCode;
 use std::sync::Arc;
+use std::time::Instant;
 
 use clap::Parser;
 use ipvs_netlink::Backend;
 use lvsd::control::state::StateFile;
-use lvsd::control::{self, Control, ControlSocket, Prepared, Stop, systemd};
-use lvsd::datapath::{self, Core, CoreConfig};
+use lvsd::control::{self, Control, ControlSocket, EverySecond, Prepared, Stop, systemd};
+use lvsd::datapath::{self, Core, CoreConfig, Datapath};
 use lvsd::engine::MAX_WORKERS;
+use lvsd::status::Status;
+use lvsd::watch::Watch;
 use tracing::{error, info};
 
 use options::{Cli, Command, Options, Replay};
@@ -76,10 +79,11 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     // The data path first: who finds the socket there finds a director at work.
     let datapath = if options.control_only { None } else { Some(core.start()?) };
     let socket = ControlSocket::bind(&options.socket, options.socket_group.as_deref())?;
-    let control = Control::start(prepared, socket, director, state)?;
-    let serving = match &served[..] {
-        [] => "control socket only".to_owned(),
-        names => format!("afpacket on {}, {workers} workers", names.join(" ")),
+    let every_second = watch(workers, &core, datapath.as_ref());
+    let control = Control::start(prepared, socket, director, state, every_second)?;
+    let serving = match &datapath {
+        None => "control socket only".to_owned(),
+        Some(d) => format!("{} ({}) on {}, {workers} workers", d.summary(), d.kind().1, served.join(" ")),
     };
     info!("lvsd {} ready: {serving}; socket {}", env!("CARGO_PKG_VERSION"), options.socket.display());
     systemd::notify("READY=1");
@@ -103,6 +107,16 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     }
 }
 
+/// What the control thread does each second: it looks at what the log should be told of.
+fn watch(workers: usize, core: &Core, datapath: Option<&Datapath>) -> EverySecond {
+    let (kind, why) = datapath.map_or(("none", "--control-only"), Datapath::kind);
+    let workers = if datapath.is_some() { workers } else { 0 };
+    let status = Arc::new(Status::new(kind, why, workers, datapath.map(Datapath::queues)));
+    core.director.surround(Box::new(Arc::clone(&status)));
+    let mut watch = Watch::new(Arc::clone(&core.director), status);
+    Box::new(move || watch.look(Instant::now()))
+}
+
 fn core_config(options: &Options) -> Result<CoreConfig, Failure> {
     let interfaces = match (&options.interfaces[..], options.control_only) {
         (_, true) => Vec::new(),
@@ -116,5 +130,6 @@ fn core_config(options: &Options) -> Result<CoreConfig, Failure> {
         max_v4: options.max_connections,
         max_v6: options.max_connections_ipv6(),
         workers,
+        rings: options.rings(),
     })
 }

@@ -6,7 +6,9 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use lvsd::datapath::Rings;
 use lvsd::engine::MAX_WORKERS;
+use lvsd::io::afxdp::Attach;
 use rustix::net::netdevice::name_to_index;
 use rustix::thread::{CapabilitySet, capabilities};
 
@@ -58,6 +60,12 @@ pub(crate) struct Options {
     /// How packets are received and sent
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DatapathKind::Auto)]
     pub(crate) datapath: DatapathKind,
+    /// Where the XDP program of --datapath afxdp runs
+    #[arg(long, value_enum, value_name = "MODE", default_value_t = XdpMode::Auto)]
+    pub(crate) xdp_mode: XdpMode,
+    /// Microseconds that a worker of --datapath afxdp polls busily after a frame, 1 to 1000000 [default: not at all]
+    #[arg(long, value_name = "USECS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
+    pub(crate) busy_poll: Option<u32>,
     /// An interface to serve on (may be repeated) [default: every Ethernet interface that is up and no port of a bridge or bond]
     #[arg(long = "interface", value_name = "IF")]
     pub(crate) interfaces: Vec<String>,
@@ -65,10 +73,10 @@ pub(crate) struct Options {
     #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lvsd")]
     pub(crate) pin_dir: PathBuf,
     /// IPv4 connections that the table holds
-    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = connections)]
     pub(crate) max_connections: u32,
     /// IPv6 connections that the table holds [default: an eighth of --max-connections, at least 1024]
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_CONNECTIONS))]
+    #[arg(long, value_name = "N", value_parser = connections)]
     max_connections_ipv6: Option<u32>,
     /// Threads that forward packets, 1 to 64 [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = workers)]
@@ -79,7 +87,14 @@ pub(crate) struct Options {
 }
 
 /// Largest `--max-connections`: 2^26 entries of 64 bytes fill the largest table that the kernel maps, 4 GiB.
-const MAX_CONNECTIONS: i64 = 1 << 26;
+const MAX_CONNECTIONS: u32 = 1 << 26;
+
+fn connections(text: &str) -> Result<u32, String> {
+    match text.parse::<u32>() {
+        Ok(n) if (1..=MAX_CONNECTIONS).contains(&n) => Ok(n),
+        _ => Err(format!("not a whole number from 1 to {MAX_CONNECTIONS} (digits only, no unit)")),
+    }
+}
 
 fn workers(text: &str) -> Result<NonZeroU16, String> {
     match text.parse::<NonZeroU16>() {
@@ -105,6 +120,17 @@ pub(crate) enum DatapathKind {
     Nfqueue,
 }
 
+/// Where an XDP program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, ValueEnum)]
+pub(crate) enum XdpMode {
+    /// In the driver, or where that has no XDP, in the stack
+    Auto,
+    /// In the driver
+    Native,
+    /// In the stack
+    Generic,
+}
+
 impl fmt::Display for DatapathKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.to_possible_value().as_ref().map_or("?", |v| v.get_name()))
@@ -114,8 +140,10 @@ impl fmt::Display for DatapathKind {
 /// Why the daemon can't start with these options here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum OptionsError {
-    #[error("--datapath {0}: not available in this version; use auto or afpacket")]
+    #[error("--datapath {0}: not available in this version; use auto, afpacket or afxdp")]
     Datapath(DatapathKind),
+    #[error("{0} is for --datapath afxdp; it is {1}")]
+    OnlyAfxdp(&'static str, DatapathKind),
     #[error("--interface {0}: no such interface in this network namespace; 'ip link' lists them")]
     NoInterface(String),
     #[error("--interface {0}: given twice")]
@@ -143,10 +171,31 @@ impl Options {
         self.max_connections_ipv6.unwrap_or((self.max_connections / 8).max(1024))
     }
 
+    /// The rings that are asked for.
+    pub(crate) fn rings(&self) -> Rings {
+        let attach = match self.xdp_mode {
+            XdpMode::Auto => Attach::Auto,
+            XdpMode::Native => Attach::Native,
+            XdpMode::Generic => Attach::Generic,
+        };
+        match self.datapath {
+            DatapathKind::Afpacket => Rings::AfPacket,
+            DatapathKind::Afxdp => Rings::AfXdp { attach, busy_poll: self.busy_poll.unwrap_or(0) },
+            _ => Rings::Auto,
+        }
+    }
+
     /// What can be known before anything is changed.
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
-        if !matches!(self.datapath, DatapathKind::Auto | DatapathKind::Afpacket) {
+        if !matches!(self.datapath, DatapathKind::Auto | DatapathKind::Afpacket | DatapathKind::Afxdp) {
             return Err(OptionsError::Datapath(self.datapath));
+        }
+        for (option, given) in
+            [("--xdp-mode", self.xdp_mode != XdpMode::Auto), ("--busy-poll", self.busy_poll.is_some())]
+        {
+            if given && self.datapath != DatapathKind::Afxdp {
+                return Err(OptionsError::OnlyAfxdp(option, self.datapath));
+            }
         }
         self.check_interfaces()?;
         if self.control_only {
@@ -197,12 +246,16 @@ fn missing(have: CapabilitySet) -> Vec<&'static str> {
     missing
 }
 
-/// The sentence of a command-line error, without its usage.
+/// The sentence of a command-line error with its tip, without its usage.
 pub(crate) fn one_line(e: &clap::Error) -> String {
     let text = e.to_string();
-    let lines = text.lines().map(str::trim).take_while(|l| !l.is_empty());
-    let line = lines.collect::<Vec<_>>().join(" ");
-    line.strip_prefix("error: ").unwrap_or(&line).to_owned()
+    let lines = text.lines().map(str::trim);
+    let sentence = lines.clone().take_while(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    match lines.clone().find_map(|l| l.strip_prefix("tip: ")) {
+        Some(tip) => format!("{sentence}; {tip}"),
+        None => sentence.to_owned(),
+    }
 }
 
 #[cfg(test)]
@@ -236,9 +289,16 @@ mod tests {
         for (words, parts) in [
             ("lvsd --max-connections 0", &["--max-connections", "0", "67108864"][..]),
             ("lvsd --max-connections 67108865", &["--max-connections", "67108865", "67108864"]),
+            ("lvsd --max-connections 1k", &["'1k' for '--max-connections <N>'", "1 to 67108864", "no unit"]),
+            ("lvsd --max-connections-ipv6 1k", &["'1k' for '--max-connections-ipv6 <N>'", "1 to 67108864"]),
             ("lvsd --workers 65", &["--workers", "65", "1 to 64"]),
             ("lvsd --datapath dpdk", &["--datapath", "dpdk", "afpacket"]),
             ("lvsd --nosuch", &["--nosuch"]),
+            ("lvsd --interfaec eth0", &["--interfaec", "a similar argument exists: '--interface'"]),
+            ("lvsd start", &["'start'"]),
+            ("lvsd repaly --in x", &["repaly", "'replay'"]),
+            ("lvsd replay --inn x --out y --config z", &["'--inn'", "'--in'"]),
+            ("lvsd replay extra", &["extra"]),
             ("lvsd replay --in x", &["--config", "--out"]),
         ] {
             let e = parse(words).unwrap_err();
@@ -253,9 +313,17 @@ mod tests {
     fn what_this_version_or_machine_lacks_is_named() {
         let check = |words: &str| parse(words).unwrap().options.check();
         assert_eq!(check("lvsd --control-only --interface lo"), Ok(()));
-        for kind in ["xdp", "tc", "afxdp", "nfqueue"] {
+        for kind in ["xdp", "tc", "nfqueue"] {
             let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
-            assert_eq!(e, format!("--datapath {kind}: not available in this version; use auto or afpacket"));
+            assert_eq!(
+                e,
+                format!("--datapath {kind}: not available in this version; use auto, afpacket or afxdp")
+            );
+        }
+        for (words, option) in [("--busy-poll 50", "--busy-poll"), ("--xdp-mode generic", "--xdp-mode")] {
+            let e = check(&format!("lvsd --control-only {words}")).unwrap_err().to_string();
+            assert_eq!(e, format!("{option} is for --datapath afxdp; it is auto"));
+            assert_eq!(check(&format!("lvsd --control-only --datapath afxdp {words}")), Ok(()));
         }
         for name in ["nosuch0", "lo-and-a-name-that-is-too-long"] {
             let e = check(&format!("lvsd --control-only --interface {name}")).unwrap_err();

@@ -163,6 +163,27 @@ fn after_a_kill_it_starts_again_and_a_second_one_does_not_start() {
 }
 
 #[test]
+fn two_daemons_do_not_share_a_state_file() {
+    let dir = Dir::new();
+    let (one, two, state) = (dir.file("one"), dir.file("two"), dir.file("state"));
+    fn args<'a>(socket: &'a Path, state: &'a Path) -> [&'a str; 5] {
+        ["--control-only", "--socket", socket.to_str().unwrap(), "--state-file", state.to_str().unwrap()]
+    }
+    let first = Daemon::start(&args(&one, &state), &one);
+    let e = refused(&mut Daemon::command(&args(&two, &state)), 1);
+    let owner = format!("another lvsd (process {}) keeps its state there", first.child.id());
+    assert!(e.contains(state.to_str().unwrap()) && e.contains(&owner), "{e}");
+    assert!(!two.exists());
+    // A killed one is in nobody's way.
+    first.signal(Signal::KILL);
+    first.end();
+    let second = Daemon::start(&args(&two, &state), &two);
+    second.signal(Signal::TERM);
+    assert!(second.end().0.success());
+    assert!(!dir.file("state.lock").exists());
+}
+
+#[test]
 fn errors_of_the_start_are_one_line_and_change_nothing() {
     let dir = Dir::new();
     let socket = dir.file("s");
@@ -172,7 +193,7 @@ fn errors_of_the_start_are_one_line_and_change_nothing() {
     let e = refused(&mut Daemon::command(&["--socket", name, "--datapath", "nfqueue"]), 1);
     assert!(e.contains("--datapath nfqueue: not available in this version"), "{e}");
     let e = refused(&mut Daemon::command(&["--socket", name, "--max-connections", "0"]), 2);
-    assert!(e.contains("'0' for '--max-connections <N>'"), "{e}");
+    assert!(e.contains("'0' for '--max-connections <N>': not a whole number from 1 to 67108864"), "{e}");
     let state = dir.file("state");
     fs::write(&state, "-A -t 10.0.0.1:80\n").unwrap();
     let args = ["--control-only", "--socket", name, "--state-file", state.to_str().unwrap()];
@@ -214,4 +235,45 @@ fn a_service_manager_is_told() {
     let len = manager.recv(&mut buf).unwrap();
     assert_eq!(&buf[..len], b"STOPPING=1");
     assert!(daemon.end().0.success());
+}
+
+#[test]
+fn errors_of_a_replay_are_one_line_and_write_nothing() {
+    let dir = Dir::new();
+    let (config, input, output) = (dir.file("config"), dir.file("in.pcap"), dir.file("out.pcap"));
+    let run = |args: &[&str], status| refused(&mut Daemon::command(&[&["replay"], args].concat()), status);
+    let [c, i, o] = [&config, &input, &output].map(|p| p.to_str().unwrap());
+    let e = run(&["--config", c, "--inn", i, "--out", o], 2);
+    assert!(e.contains("unexpected argument '--inn' found; a similar argument exists: '--in'"), "{e}");
+    let e = run(&["--config", c, "--in", i], 2);
+    assert!(e.contains("--out <OUT.pcap>"), "{e}");
+    let e = run(&["--config", c, "--in", i, "--out", o], 1);
+    assert!(e.contains(c) && e.contains("No such file"), "{e}");
+    fs::write(&config, "interface c0 02:00:00:00:00:d0\n-A -t 10.0.0.1:80 -s nosuch\n").unwrap();
+    let e = run(&["--config", c, "--in", i, "--out", o], 1);
+    let says = format!("{c}: line 2: there is no scheduler 'nosuch' in this version, but rr ");
+    assert!(e.contains(&says) && e.contains("maglev"), "{e}");
+    fs::write(&config, "interface c0 02:00:00:00:00:d0\n").unwrap();
+    fs::write(&input, "plain text, and no packets in it").unwrap();
+    let e = run(&["--config", c, "--in", i, "--out", o], 1);
+    assert!(e.contains(&format!("{i}: not a capture in pcap format (it begins otherwise)")), "{e}");
+    assert!(!output.exists());
+    // The same file for both would be emptied before it is read.
+    let header = [&[0xd4, 0xc3, 0xb2, 0xa1, 2, 0, 4, 0][..], &[0; 8], &[0, 0, 4, 0, 1, 0, 0, 0]].concat();
+    fs::write(&input, &header).unwrap();
+    let e = run(&["--config", c, "--in", i, "--out", i], 1);
+    assert!(e.contains("--in and --out are the same file"), "{e}");
+    assert_eq!(fs::read(&input).unwrap(), header);
+}
+
+#[test]
+fn a_saved_scheduler_that_is_not_there_is_named_with_its_line() {
+    let dir = Dir::new();
+    let (socket, state) = (dir.file("s"), dir.file("state"));
+    fs::write(&state, "# saved\n-A -t 10.0.0.1:80 -s rr\n-A -t 10.0.0.1:81 -s nosuch\n").unwrap();
+    let [s, p] = [&socket, &state].map(|p| p.to_str().unwrap());
+    let e = refused(&mut Daemon::command(&["--control-only", "--socket", s, "--state-file", p]), 1);
+    let says =
+        format!("--state-file {p}, line 3: '-A -t 10.0.0.1:81 -s nosuch': there is no scheduler 'nosuch'");
+    assert!(e.contains(&says) && e.contains("but rr wrr lc wlc sh dh mh maglev;"), "{e}");
 }

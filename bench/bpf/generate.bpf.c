@@ -4,6 +4,9 @@
  * come back with whatever the last receiver wrote, so the whole frame is written each time.
  *
  * Flow f has source port 1024 + f % 50000 and source address base + f / 50000.
+ *
+ * With a rate, frames are due at even distances. Who was kept from sending for longer than BURST frames take does not make
+ * up for it: a burst would measure somebody's queue.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
@@ -11,6 +14,7 @@
 
 #define WORDS 15
 #define PORTS 50000
+#define BURST 256
 
 const volatile __u32 frame[WORDS]; /* source address and port, and both checksums, are filled in here */
 const volatile __u32 ip_sum;       /* of the header without source address and checksum, host order */
@@ -23,7 +27,10 @@ const volatile __u64 rate;  /* frames a second; 0: as many as go */
 
 struct state {
 	__u64 sent;
-	__u64 start;
+	__u64 start; /* of the time that frames are due by, and what was sent before */
+	__u64 before;
+	__u64 first; /* when the first frame was sent, */
+	__u64 last;  /* and the last one (with a rate or a limit) */
 };
 
 struct {
@@ -53,13 +60,23 @@ int generate(struct xdp_md *ctx)
 	if (limit && s->sent >= limit)
 		return XDP_DROP;
 	if (rate) {
-		__u64 now = bpf_ktime_get_ns();
+		__u64 now = bpf_ktime_get_ns(), due;
 
 		if (!s->start)
 			s->start = now;
-		if (s->sent > (now - s->start) / 1000 * rate / 1000000)
+		due = s->before + (now - s->start) / 1000 * rate / 1000000;
+		if (s->sent > due)
 			return XDP_DROP;
+		if (due - s->sent > BURST) {
+			s->start = now;
+			s->before = s->sent;
+		}
+		s->last = now;
+	} else if (limit && s->sent + 1 == limit) {
+		s->last = bpf_ktime_get_ns();
 	}
+	if (!s->sent)
+		s->first = bpf_ktime_get_ns();
 	flow = s->sent++ % flows;
 	port = 1024 + flow % PORTS;
 	address = source + flow / PORTS;

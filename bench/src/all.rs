@@ -4,8 +4,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Instant;
 
+use crate::machine::Usage;
 use crate::report::{Bar, Row};
-use crate::{Failure, Plan, inproc, net};
+use crate::{Datapath, Failure, Plan, inproc, net};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -24,19 +25,28 @@ pub(crate) struct Options {
 struct Measurement {
     rows: &'static [(&'static str, &'static str, Bar)],
     run: fn(&Plan) -> Result<Vec<Row>, Failure>,
+    /// Made only where the daemon has these rings.
+    needs: Option<Datapath>,
 }
 
+const AFXDP: Option<Datapath> = Some(Datapath::Afxdp);
+
+#[rustfmt::skip]
 const MEASUREMENTS: &[Measurement] = &[
-    Measurement { rows: &[("core.nat.hit.1m", "ns/packet", Bar::AtMost(120.0))], run: inproc::hit },
-    Measurement { rows: &[("table.structured/random", "ratio", Bar::AtMost(1.2))], run: inproc::lookups },
-    Measurement { rows: &[("mem.v4.1m", "bytes", Bar::AtMost(128.0))], run: inproc::memory },
+    Measurement { rows: &[("core.nat.hit.1m", "ns/packet", Bar::AtMost(120.0))], run: inproc::hit, needs: None },
+    Measurement { rows: &[("table.structured/random", "ratio", Bar::AtMost(1.2))], run: inproc::lookups, needs: None },
+    Measurement { rows: &[("mem.v4.1m", "bytes", Bar::AtMost(128.0))], run: inproc::memory, needs: None },
     Measurement {
         rows: &[("maglev.65537", "ms", Bar::AtMost(1.8)), ("maglev.655373", "ms", Bar::AtMost(22.9))],
-        run: inproc::maglev,
+        run: inproc::maglev, needs: None,
     },
-    Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings },
-    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk },
-    Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt },
+    Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afpacket, needs: None },
+    Measurement { rows: &[("rings.afxdp.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afxdp, needs: AFXDP },
+    Measurement { rows: &[("newconn/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afpacket, needs: None },
+    Measurement { rows: &[("newconn.afxdp/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afxdp, needs: AFXDP },
+    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk, needs: None },
+    Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt::afpacket, needs: None },
+    Measurement { rows: &[("rtt.afxdp.added", "us", Bar::AtMost(30.0))], run: net::rtt::afxdp, needs: AFXDP },
 ];
 
 impl Measurement {
@@ -44,10 +54,17 @@ impl Measurement {
         only.is_empty() || self.rows.iter().any(|(id, ..)| only.iter().any(|o| id.starts_with(o.as_str())))
     }
 
+    /// Why it is left out, if it is.
+    fn missing(&self) -> Result<Option<String>, Failure> {
+        let Some(datapath) = self.needs else { return Ok(None) };
+        let missing = format!("--datapath {datapath} is not in this version of lvsd");
+        Ok((!net::is_there(datapath)?).then_some(missing))
+    }
+
     /// Its rows, in any case.
     fn make(&self, plan: &Plan) -> Vec<Row> {
         let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
-        let begin = Instant::now();
+        let (begin, before) = (Instant::now(), Usage::now());
         let mut rows = match (self.run)(plan) {
             Ok(rows) => rows,
             Err(e) => {
@@ -55,9 +72,11 @@ impl Measurement {
                 self.rows.iter().map(|(id, unit, bar)| Row::failed(id, unit, *bar, &e)).collect()
             }
         };
+        let machine = before.and_then(|b| Ok(Usage::now()?.since(&b).json())).unwrap_or_default();
         for row in &mut rows {
             if let Some(raw) = row.raw.as_object_mut() {
                 raw.insert("load_before".into(), load.trim().into());
+                raw.insert("machine_meanwhile".into(), machine.clone());
                 raw.insert("seconds_to_measure".into(), begin.elapsed().as_secs().into());
             }
         }
@@ -68,7 +87,20 @@ impl Measurement {
 pub(crate) fn run(o: &Options) -> ExitCode {
     let plan = Plan { quick: o.quick };
     let mut all = Vec::new();
+    let mut wanted = 0;
     for m in MEASUREMENTS.iter().filter(|m| m.wanted(&o.only)) {
+        wanted += 1;
+        match m.missing() {
+            Ok(None) => {}
+            Ok(Some(why)) => {
+                m.rows.iter().for_each(|(id, ..)| println!("{id:<24} left out: {why}"));
+                continue;
+            }
+            Err(e) => {
+                eprintln!("lvsd-bench: {e}");
+                return ExitCode::FAILURE;
+            }
+        }
         for row in m.make(&plan) {
             println!("{}", row.line());
             if let Some(error) = row.raw.get("error") {
@@ -77,7 +109,7 @@ pub(crate) fn run(o: &Options) -> ExitCode {
             all.push(row);
         }
     }
-    if all.is_empty() {
+    if wanted == 0 {
         eprintln!("lvsd-bench: --only {}: there is no such row", o.only.join(" --only "));
         return ExitCode::FAILURE;
     }

@@ -10,12 +10,14 @@ use std::time::{Duration, Instant};
 
 use lvsd::conn::Config;
 use lvsd::engine::{Frame, FrameHandler, Out, Verdict};
-use lvsd::io::afpacket::{AfPacketConfig, QueueStats, start};
+use lvsd::io::afpacket::{self, AfPacketConfig, QueueStats};
+use lvsd::io::afxdp::{self, AfXdpConfig};
+use lvsd::io::rings::Running;
 use lvsd::io::{BpfTables, TableShape};
 use lvsd::route::PortId;
 use lvsd::time::Now;
 
-use crate::Mac;
+use crate::{Datapath, Mac, attached};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -40,6 +42,9 @@ pub(crate) struct Options {
     /// Port of the service
     #[arg(long, default_value_t = 53)]
     port: u16,
+    /// Kind of ring
+    #[arg(long, value_enum, default_value_t = Datapath::Afpacket)]
+    datapath: Datapath,
     /// Threads
     #[arg(long, default_value_t = 1)]
     workers: usize,
@@ -69,6 +74,7 @@ impl FrameHandler for Switch {
 }
 
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
+    attached::none([o.input.as_str(), o.output.as_str()])?;
     let config = Config { max_v4: 1000, max_v6: 1000, hash_key: [1, 2], shards: 1 };
     let tables = Arc::new(BpfTables::create(TableShape::of(&config), 0x1bad_babe)?);
     tables.service_added(o.address.into(), o.protocol, o.address.into(), o.port);
@@ -77,7 +83,12 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     macs[..6].copy_from_slice(&o.dst_mac.0);
     macs[6..].copy_from_slice(&o.src_mac.0);
     let make = |_| -> Box<dyn FrameHandler + Send> { Box::new(Switch { macs }) };
-    let running = start(AfPacketConfig::new(interfaces, o.workers), &tables, make)?;
+    let running: Box<dyn Running> = match o.datapath {
+        Datapath::Afpacket => {
+            Box::new(afpacket::start(AfPacketConfig::new(interfaces, o.workers), &tables, make)?)
+        }
+        Datapath::Afxdp => Box::new(afxdp::start(AfXdpConfig::new(interfaces, o.workers), &tables, make)?),
+    };
     let begin = Instant::now();
     std::thread::sleep(Duration::from_secs(o.seconds));
     let mut sum = QueueStats::default();
@@ -86,7 +97,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     }
     let seconds = begin.elapsed().as_secs_f64();
     let cpu = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
-    running.stop();
+    drop(running);
     Ok(serde_json::json!({
         "rx": sum.rx_frames, "rx_ring_full": sum.rx_ring_full, "tx": sum.tx_frames, "tx_full": sum.tx_full,
         "seconds": seconds, "pps": sum.tx_frames as f64 / seconds,

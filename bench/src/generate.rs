@@ -9,7 +9,7 @@ use aya::maps::Array;
 use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp};
 use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
-use crate::Mac;
+use crate::{Mac, attached};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generate.bpf.o"));
 
@@ -19,6 +19,10 @@ const FRAME: usize = 60;
 const BATCH: u32 = 64;
 /// Frames in one system call. Each call sets up and waits for a page pool, so few large ones are far faster.
 const REPEAT: u32 = 1 << 19;
+
+/// What the program keeps: frames sent; two words of its own; when it sent the first and the last frame (nanoseconds of the
+/// monotonic clock; the last only with a rate or a count).
+type State = [u64; 5];
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -55,6 +59,7 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
+    attached::none([o.interface.as_str()])?;
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let ifindex = netdevice::name_to_index(&any, &o.interface)
         .map_err(|_| format!("interface {}: there is no such interface", o.interface))?;
@@ -77,11 +82,11 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let program: &mut Xdp = ebpf.program_mut("generate").ok_or("no program in the object")?.try_into()?;
     program.load()?;
     let program: &Xdp = ebpf.program("generate").ok_or("no program in the object")?.try_into()?;
-    let state: Array<_, [u64; 2]> = Array::try_from(ebpf.map("state").ok_or("no map in the object")?)?;
-    let sent = || state.get(&0, 0).map(|[sent, _start]| sent);
+    let state: Array<_, State> = Array::try_from(ebpf.map("state").ok_or("no map in the object")?)?;
+    let sent = || state.get(&0, 0).map(|[sent, ..]| sent);
 
-    // with a rate most runs are spent waiting, so a call must be short enough to notice the end
-    let repeat = if o.rate == 0 { REPEAT } else { REPEAT / 8 };
+    // with a rate most runs are spent waiting, so a call must be short enough to notice the end of the time
+    let repeat = if o.rate == 0 || o.count > 0 { REPEAT } else { REPEAT / 8 };
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(o.seconds) && (o.count == 0 || sent()? < o.count) {
         program.test_run(TestRunOptions {
@@ -92,9 +97,12 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
         })?;
     }
     let elapsed = start.elapsed();
-    let (sent, seconds) = (sent()?, elapsed.as_secs_f64());
+    let [sent, _, _, first, last] = state.get(&0, 0)?;
+    // between the first and the last frame, where that is known
+    let seconds = if last > first { (last - first) as f64 / 1e9 } else { elapsed.as_secs_f64() };
     Ok(serde_json::json!({
         "sent": sent, "seconds": seconds, "pps": sent as f64 / seconds, "flows": o.flows, "interface": o.interface,
+        "first_ns": first,
     }))
 }
 

@@ -3,9 +3,11 @@
 #![forbid(unsafe_code)]
 
 mod all;
+mod attached;
 mod bare;
 mod generate;
 mod inproc;
+mod machine;
 mod net;
 mod rate;
 mod report;
@@ -24,6 +26,8 @@ enum Command {
     Bare(bare::Options),
     /// Counts the frames that an interface receives.
     Rate(rate::Options),
+    /// Says whether programs are attached to interfaces, which would spoil a measurement
+    Attached(attached::Options),
     /// Holds NAT connections and says what memory that takes.
     Hold(inproc::HoldOptions),
     /// Makes all measurements, or those named, into a file of results.
@@ -35,6 +39,7 @@ fn main() -> ExitCode {
         Command::Generate(options) => generate::run(&options),
         Command::Bare(options) => bare::run(&options),
         Command::Rate(options) => rate::run(&options),
+        Command::Attached(options) => attached::run(&options),
         Command::Hold(options) => inproc::hold(&options),
         Command::All(options) => return all::run(&options),
     };
@@ -52,6 +57,22 @@ fn main() -> ExitCode {
 
 /// Why a measurement could not be made.
 type Failure = Box<dyn std::error::Error>;
+
+/// A kind of rings that the daemon can serve by.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
+enum Datapath {
+    Afpacket,
+    Afxdp,
+}
+
+impl std::fmt::Display for Datapath {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Datapath::Afpacket => "afpacket",
+            Datapath::Afxdp => "afxdp",
+        })
+    }
+}
 
 /// How much time measurements may take.
 #[derive(Clone, Copy, Debug)]

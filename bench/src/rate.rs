@@ -3,6 +3,8 @@
 use std::error::Error;
 use std::time::{Duration, Instant};
 
+use crate::attached;
+
 #[derive(clap::Args)]
 pub(crate) struct Options {
     /// Interface to watch
@@ -16,6 +18,7 @@ pub(crate) struct Options {
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let duration =
         Duration::try_from_secs_f64(o.seconds).map_err(|e| format!("--seconds {}: {e}", o.seconds))?;
+    attached::none([o.interface.as_str()])?;
     let (begin, before) = (Instant::now(), received(&o.interface)?);
     std::thread::sleep(duration);
     let (seconds, after) = (begin.elapsed().as_secs_f64(), received(&o.interface)?);
@@ -26,7 +29,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
 }
 
 /// Frames received since the interface was made.
-fn received(interface: &str) -> Result<u64, Box<dyn Error>> {
+pub(crate) fn received(interface: &str) -> Result<u64, Box<dyn Error>> {
     let text = std::fs::read_to_string("/proc/thread-self/net/dev")?;
     frames_of(&text, interface)
         .ok_or_else(|| format!("interface {interface}: there is no such interface").into())

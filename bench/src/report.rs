@@ -66,7 +66,7 @@ impl Row {
         let value = self.value.map_or("failed".to_owned(), |v| format!("{v:.3}"));
         let sense = if self.at_most { "<=" } else { ">=" };
         let met = if self.met { "met" } else { "NOT MET" };
-        format!("{:<22} {value:>10} {:<10} {sense} {:<7} {met}", self.id, self.unit, self.bar)
+        format!("{:<24} {value:>10} {:<10} {sense} {:<7} {met}", self.id, self.unit, self.bar)
     }
 }
 

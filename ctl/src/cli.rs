@@ -1,9 +1,11 @@
 //! lvsctl's own part of the command line, which clap reads: options before the command, and subcommands.
 
+use std::fmt;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Command, CommandFactory, Parser, Subcommand};
+use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 
 use crate::error::{EXIT_OK, EXIT_USAGE};
 
@@ -23,8 +25,15 @@ struct Cli {
 /// What lvsctl has beside ipvsadm's commands.
 #[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
 pub enum Sub {
-    /// Print the data path's counters, one `name value` a line
-    Status,
+    /// Print what the daemon is, its ports' queues with rates and ring levels, what should be known of the configuration, and
+    /// the data path's counters, one `name value` a line
+    Status {
+        /// Leave out counters that are 0
+        #[arg(long)]
+        nonzero: bool,
+    },
+    /// Print the schedulers that the daemon has
+    Schedulers,
     /// Print or change settings of net.ipv4.vs
     Sysctl {
         /// Print this one, or with a value change it; all are printed without any
@@ -42,6 +51,17 @@ pub const DEFAULT_PIN_DIR: &str = "/sys/fs/bpf/lvsd-realserver";
 /// What lvsctl does on a real server.
 #[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
 pub enum RealServer {
+    /// Make this machine a real server for direct routing or tunnels: the virtual addresses on lo, nobody who answers for them,
+    /// and for tunnels a decapsulator and a smaller announced MSS; what was before is written down
+    Setup(Setup),
+    /// Say what is wrong with this real server and how to mend it; exit status 1 when something is
+    Check(Check),
+    /// Take back what setup has done
+    Undo {
+        /// What setup has written (default: that of this network namespace under /run/lvsd)
+        #[arg(long, value_name = "FILE")]
+        record: Option<PathBuf>,
+    },
     /// Take the tunnel headers (IPIP, GRE) off packets to an interface's addresses, by an XDP program that stays when
     /// lvsctl ends; again after the addresses have changed
     Decap {
@@ -57,6 +77,87 @@ pub enum RealServer {
     },
 }
 
+/// How the director sends packets to this server.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum SetupMode {
+    /// Direct routing (`-g`)
+    Dr,
+    /// IP in IP (`-i`)
+    Ipip,
+    /// GRE (`-i --tun-type gre`)
+    Gre,
+}
+
+/// The same with NAT, which needs no set-up but can be checked.
+#[derive(ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum CheckMode {
+    /// Direct routing (`-g`)
+    Dr,
+    /// IP in IP (`-i`)
+    Ipip,
+    /// GRE (`-i --tun-type gre`)
+    Gre,
+    /// Address translation (`-m`)
+    Nat,
+}
+
+/// What a server is set up for.
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
+pub struct Setup {
+    /// Virtual addresses, IPv4 or IPv6
+    #[arg(long, value_name = "ADDR", required = true, num_args = 1..)]
+    pub vip: Vec<IpAddr>,
+    /// dr, ipip or gre, as the director is told for this server
+    #[arg(long, value_name = "MODE", value_enum, default_value = "dr", hide_possible_values = true)]
+    pub mode: SetupMode,
+    /// The interface at which the director's packets arrive; without it ARP is kept quiet on all, and tunnels are expected
+    /// where the default route leads
+    #[arg(long, value_name = "IF")]
+    pub dev: Option<String>,
+    /// Make the kernel's tunnel devices instead of loading the decapsulator
+    #[arg(long)]
+    pub kernel_tunnel: bool,
+    /// Leave routes as they are: the links to the director have room for the tunnel's header, or ICMP is trusted
+    #[arg(long)]
+    pub no_advmss: bool,
+    /// Where the decapsulator is held
+    #[arg(long, value_name = "DIR", default_value = DEFAULT_PIN_DIR)]
+    pub pin_dir: PathBuf,
+    /// Where to write down what was before (default: /run/lvsd, a file for each network namespace)
+    #[arg(long, value_name = "FILE")]
+    pub record: Option<PathBuf>,
+    /// Only print what would be done
+    #[arg(long)]
+    pub dry_run: bool,
+}
+
+/// What a check shall know.
+#[derive(Args, Clone, PartialEq, Eq, Debug)]
+pub struct Check {
+    /// Virtual addresses, IPv4 or IPv6
+    #[arg(long, value_name = "ADDR", required = true, num_args = 1..)]
+    pub vip: Vec<IpAddr>,
+    /// dr, ipip, gre or nat, as the director is told for this server
+    #[arg(long, value_name = "MODE", value_enum, default_value = "dr", hide_possible_values = true)]
+    pub mode: CheckMode,
+    /// The interface at which the director's packets arrive; without it that of the way to the director, of the default route,
+    /// or the only one
+    #[arg(long, value_name = "IF")]
+    pub dev: Option<String>,
+    /// The director's own addresses on this side; with nat they must be known
+    #[arg(long, value_name = "ADDR", num_args = 1..)]
+    pub director: Vec<IpAddr>,
+    /// Clients to which the ways are checked, instead of the default route
+    #[arg(long, value_name = "ADDR", num_args = 1..)]
+    pub client: Vec<IpAddr>,
+    /// Ports of the services, on which somebody must listen
+    #[arg(long, value_name = "PORT", num_args = 1.., value_parser = clap::value_parser!(u16).range(1..))]
+    pub port: Vec<u16>,
+    /// Print JSON
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// A command line, taken apart.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Invocation {
@@ -69,9 +170,30 @@ pub struct Invocation {
 }
 
 /// clap's answer where it is not a command line: an error, or help that was asked for.
-#[derive(Debug, thiserror::Error)]
-#[error("{0}")]
+#[derive(Debug)]
 pub struct ClapAnswer(Box<clap::Error>);
+
+impl fmt::Display for ClapAnswer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.use_stderr() {
+            true => writeln!(f, "{}", one_line(&self.0.to_string())),
+            false => self.0.fmt(f),
+        }
+    }
+}
+
+impl std::error::Error for ClapAnswer {}
+
+/// The sentence of one of clap's errors with its tip, without the usage.
+fn one_line(text: &str) -> String {
+    let lines = text.lines().map(str::trim);
+    let sentence = lines.clone().take_while(|l| !l.is_empty()).collect::<Vec<_>>().join(" ");
+    let sentence = sentence.strip_prefix("error: ").unwrap_or(&sentence);
+    match lines.clone().find_map(|l| l.strip_prefix("tip: ")) {
+        Some(tip) => format!("{sentence}; {tip}"),
+        None => sentence.to_owned(),
+    }
+}
 
 impl ClapAnswer {
     /// Whether it belongs on standard error.
@@ -156,8 +278,11 @@ fn own_word(parent: &str, sub: &Command) -> OwnWord {
             usage.extend(value.map(|v| format!(" [{v}]...")));
             continue;
         };
-        let value =
-            value.filter(|_| arg.get_action().takes_values()).map(|v| format!(" {v}")).unwrap_or_default();
+        let several = if arg.get_num_args().is_some_and(|n| n.max_values() > 1) { "..." } else { "" };
+        let value = value
+            .filter(|_| arg.get_action().takes_values())
+            .map(|v| format!(" {v}{several}"))
+            .unwrap_or_default();
         let word = format!("--{long}{value}");
         usage.push_str(&if arg.is_required_set() { format!(" {word}") } else { format!(" [{word}]") });
         doc.push_str(&format!(" --{long}: {}", arg.get_help().map(ToString::to_string).unwrap_or_default()));
@@ -183,7 +308,8 @@ mod tests {
         assert_eq!((i.socket.to_str(), i.sub), (Some("/a"), None));
         assert_eq!(i.words, ["-Ln", "--stats"]);
         let i = parse("--socket=/b status").unwrap();
-        assert_eq!((i.socket.to_str(), i.sub), (Some("/b"), Some(Sub::Status)));
+        assert_eq!((i.socket.to_str(), i.sub), (Some("/b"), Some(Sub::Status { nonzero: false })));
+        assert_eq!(parse("status --nonzero").unwrap().sub, Some(Sub::Status { nonzero: true }));
         let i = parse("sysctl drop_entry=1 conntrack").unwrap();
         assert_eq!(i.sub, Some(Sub::Sysctl { settings: vec!["drop_entry=1".into(), "conntrack".into()] }));
         let decap = |off, dir: &str| {
@@ -191,6 +317,28 @@ mod tests {
         };
         assert_eq!(parse("realserver decap --dev eth0").unwrap().sub, decap(false, DEFAULT_PIN_DIR));
         assert_eq!(parse("realserver decap --off --pin-dir /x --dev eth0").unwrap().sub, decap(true, "/x"));
+        let two = ["192.0.2.10".parse().unwrap(), "2001:db8::10".parse().unwrap()];
+        let Some(Sub::Realserver(RealServer::Check(c))) =
+            parse("realserver check --vip 192.0.2.10 2001:db8::10 --mode nat --port 80 443 --port 53")
+                .unwrap()
+                .sub
+        else {
+            panic!()
+        };
+        assert_eq!(
+            (c.vip.as_slice(), c.mode, c.port.as_slice()),
+            (&two[..], CheckMode::Nat, &[80, 443, 53][..])
+        );
+        let Some(Sub::Realserver(RealServer::Setup(s))) =
+            parse("realserver setup --vip 192.0.2.10 --vip 2001:db8::10 --mode gre --dry-run").unwrap().sub
+        else {
+            panic!()
+        };
+        assert_eq!((s.vip.as_slice(), s.mode, s.dry_run, s.dev), (&two[..], SetupMode::Gre, true, None));
+        assert_eq!(
+            parse("realserver undo").unwrap().sub,
+            Some(Sub::Realserver(RealServer::Undo { record: None }))
+        );
         // Not a subcommand: ipvsadm's grammar judges.
         assert_eq!(parse("statu").unwrap().words, ["statu"]);
         assert_eq!(parse("-A -s status").unwrap().sub, None);
@@ -202,6 +350,33 @@ mod tests {
         assert_eq!(parse("status --bogus").unwrap_err().exit_code(), EXIT_USAGE);
         assert_eq!(parse("realserver").unwrap_err().exit_code(), EXIT_USAGE);
         assert_eq!(parse("realserver decap").unwrap_err().exit_code(), EXIT_USAGE);
+        for wrong in [
+            "setup",
+            "setup --vip",
+            "setup --vip 192.0.2.256",
+            "setup --vip 192.0.2.10 --mode nat",
+            "check --vip 192.0.2.10 --mode gue",
+            "check --vip 192.0.2.10 --port 0",
+            "check --port 80",
+            "undo --vip 192.0.2.10",
+        ] {
+            let e = parse(&format!("realserver {wrong}")).unwrap_err();
+            assert_eq!((e.exit_code(), e.use_stderr()), (EXIT_USAGE, true), "{wrong}");
+        }
+        for (line, says) in [
+            (
+                "status --nonzer",
+                "unexpected argument '--nonzer' found; a similar argument exists: '--nonzero'",
+            ),
+            ("--socket", "a value is required for '--socket <PATH>' but none was supplied"),
+            ("realserver decap", "the following required arguments were not provided: --dev <IF>"),
+            (
+                "realserver decapp --dev x",
+                "unrecognized subcommand 'decapp'; a similar subcommand exists: 'decap'",
+            ),
+        ] {
+            assert_eq!(parse(line).unwrap_err().to_string(), format!("{says}\n"), "{line}");
+        }
         let help = parse("status --help").unwrap_err();
         assert_eq!((help.exit_code(), help.use_stderr()), (EXIT_OK, false));
     }
@@ -211,9 +386,22 @@ mod tests {
         assert_eq!(own_options().len(), 1);
         assert_eq!(own_options()[0].usage, "--socket PATH");
         let subs = own_subcommands();
-        assert_eq!(subs[1].usage, "sysctl [NAME[=VALUE]]...");
-        assert_eq!(subs[2].usage, "realserver decap --dev IF [--off] [--pin-dir DIR]");
-        assert!(subs[2].doc.contains(DEFAULT_PIN_DIR), "{}", subs[2].doc);
+        let usages: Vec<&str> = subs.iter().map(|s| s.usage.as_str()).collect();
+        assert_eq!(
+            usages,
+            [
+                "status [--nonzero]",
+                "schedulers",
+                "sysctl [NAME[=VALUE]]...",
+                "realserver setup --vip ADDR... [--mode MODE] [--dev IF] [--kernel-tunnel] [--no-advmss] [--pin-dir DIR] \
+                 [--record FILE] [--dry-run]",
+                "realserver check --vip ADDR... [--mode MODE] [--dev IF] [--director ADDR...] [--client ADDR...] \
+                 [--port PORT...] [--json]",
+                "realserver undo [--record FILE]",
+                "realserver decap --dev IF [--off] [--pin-dir DIR]",
+            ]
+        );
+        assert!(subs[6].doc.contains(DEFAULT_PIN_DIR), "{}", subs[6].doc);
         assert!(subs.iter().all(|s| s.doc.len() > 5));
     }
 }

@@ -111,6 +111,15 @@ impl Command {
     }
 }
 
+/// A remark on a command line that is legal and hardly meant.
+pub fn note(low: &LowArgs, command: &Command) -> Option<String> {
+    let (Command::AddService(s) | Command::EditService(s)) = command else { return None };
+    let typed = low.netmask.as_deref()?;
+    let (Netmask::V4(mask), Ok(length @ 1..=32)) = (s.netmask, typed.parse::<u32>()) else { return None };
+    let meant = Ipv4Addr::from(u32::MAX << (32 - length));
+    Some(format!("note: -M {typed} is the mask {mask}; for the networks of a /{length} it is -M {meant}"))
+}
+
 fn optional_key(low: &LowArgs, names: &dyn Names) -> Result<Option<ServiceKey>, CliError> {
     low.service.as_ref().map(|service| service_key(service, names)).transpose()
 }

@@ -39,7 +39,12 @@ impl CliError {
 
     /// No command where one must be.
     pub fn try_help() -> CliError {
-        CliError::syntax("Try `lvsctl -h' or 'lvsctl --help' for more information.")
+        CliError::syntax("no command: try `lvsctl -h' or `lvsctl --help' for more information")
+    }
+
+    /// The same, where it is known what is there in its place.
+    pub fn try_help_after(what: &str) -> CliError {
+        CliError::syntax(format!("{what}; try `lvsctl -h' for help"))
     }
 
     /// The daemon's refusal of a command; `subject` names what it was about.

@@ -185,7 +185,8 @@ pub static COMMANDS: &[CmdSpec] = &[
     cmd(Clear,         &['C'], "clear", NoArg, "flush", "", "Delete all virtual services."),
     cmd(Restore,       &['R'], "restore", NoArg, "restore", "",
         "Carry out commands from standard input, one a line, as --save prints them."),
-    cmd(Save,          &['S'], "save", NoArg, "save", "", "Print the table as commands that --restore reads."),
+    cmd(Save,          &['S'], "save", NoArg, "save", "", "Print the table as commands that --restore reads. As with ipvsadm, thresholds (-x, -y) are left out; lvsd's state \
+         file has them."),
     cmd(AddServer,     &['a'], "add-server", NoArg, "add-server", SVC_SERVER, "Add a real server to a service."),
     cmd(EditServer,    &['e'], "edit-server", NoArg, "edit-server", SVC_SERVER,
         "Change a real server: method, weight, thresholds, tunnel are replaced by what is given here."),
@@ -282,8 +283,8 @@ pub static OPTIONS: &[OptSpec] = &[
     OptSpec { opt: Opt::Ipv6, short: Some('6'), long: "ipv6", arg: NoArg, legal: None, section: Service,
         doc: "After -f: the mark's IPv6 packets." },
     opt(Opt::Scheduler, Some('s'), "scheduler", Required("NAME"), &SCHEDULER, Service,
-        "How servers are chosen (default wlc): rr wrr lc wlc lblc lblcr dh sh mh sed nq fo ovf, or what the daemon \
-         has besides."),
+        "How servers are chosen (default wlc): rr wrr lc wlc sh dh mh maglev, or what the subcommand schedulers lists \
+         (IPVS's sed nq fo ovf lblc lblcr twos are not in this version)."),
     opt(Opt::SchedFlags, Some('b'), "sched-flags", Required("FLAG,..."), &SCHED_FLAGS, Service,
         "sh-fallback and sh-port with -s sh, mh-fallback and mh-port with -s mh, flag-1 flag-2 flag-3 with any."),
     opt(Opt::Persistent, Some('p'), "persistent", Optional("SECONDS"), &PERSISTENT, Service,

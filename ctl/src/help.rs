@@ -11,6 +11,8 @@ pub const VERSION_LINE: &str = "ipvsadm v1.31 2019/12/24 (compiled with popt and
 /// Columns before the sentences, and of a whole line.
 const INDENT: usize = 34;
 const WIDTH: usize = 110;
+/// Columns before a usage that goes on.
+const CONTINUED: usize = 6;
 
 /// Prints the help.
 ///
@@ -68,6 +70,15 @@ fn value(arg: Arg) -> String {
 /// Words on the left, a sentence on the right, wrapped.
 fn row(w: &mut dyn Write, words: &str, doc: &str) -> io::Result<()> {
     let mut line = format!("  {words}");
+    // A long usage goes on further in, cut between its options.
+    while line.chars().count() > WIDTH {
+        let fits: String = line.chars().take(WIDTH + 1).collect();
+        let Some(at) = fits.rfind(" [").or_else(|| fits.rfind(' ')).filter(|at| *at > CONTINUED) else {
+            break;
+        };
+        writeln!(w, "{}", &line[..at])?;
+        line = format!("{:CONTINUED$}{}", "", line[at..].trim_start());
+    }
     if line.chars().count() + 2 > INDENT {
         writeln!(w, "{line}")?;
         line.clear();
@@ -92,6 +103,19 @@ fn row(w: &mut dyn Write, words: &str, doc: &str) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn help_lists_the_schedulers_that_there_are() {
+        let doc = OPTIONS.iter().find(|o| o.long == "scheduler").unwrap().doc;
+        let (_, list) = doc.split_once(": ").unwrap();
+        let (list, lacking) = list.split_once(", or ").unwrap();
+        let there: Vec<&str> = schedulers::names().iter().map(|a| a.name).collect();
+        assert_eq!(list.split(' ').collect::<Vec<_>>(), there);
+        let (_, lacking) = lacking.split_once("IPVS's ").unwrap();
+        let (lacking, _) = lacking.split_once(" are").unwrap();
+        assert!(lacking.split(' ').all(|name| !there.contains(&name)), "{lacking}");
+        assert_eq!(lacking.split(' ').count(), 7);
+    }
 
     #[test]
     fn help_names_every_word() {

@@ -168,8 +168,11 @@ impl LowArgs {
             return Ok(LowArgs::new(Cmd::List));
         }
         let mut walker = Walker::new(args);
-        let Ok(Some(Word { row: Row::Cmd(command), value, .. })) = walker.next_option() else {
-            return Err(CliError::try_help());
+        let (command, value) = match walker.next_option() {
+            Ok(Some(Word { row: Row::Cmd(command), value, .. })) => (command, value),
+            Ok(Some(Word { row: Row::Opt(_), spelled, .. })) => return Err(not_first(&spelled)),
+            Ok(None) => return Err(no_command(&walker.positional())),
+            Err(e) => return Err(CliError::try_help_after(&format!("{}: {}", e.word, e.reason))),
         };
         let mut low = LowArgs::new(command.cmd);
         if matches!(command.cmd, Cmd::Help | Cmd::Version) {
@@ -361,6 +364,23 @@ fn long(opt: Opt) -> &'static str {
 fn unreadable(e: SyntaxError) -> CliError {
     let place = if e.word.starts_with("--socket") { " here: it comes before the command" } else { "" };
     CliError { carries_on: true, ..CliError::syntax(format!("{}: {}{place}", e.word, e.reason)) }
+}
+
+/// An option where the command must be.
+fn not_first(spelled: &str) -> CliError {
+    CliError::try_help_after(&format!(
+        "{spelled}: an option before the command; the command (such as -A, -a, -L) comes first"
+    ))
+}
+
+/// Words, but no command; one that lacks its dashes is recognised.
+fn no_command(words: &[&str]) -> CliError {
+    let Some(word) = words.first() else { return CliError::try_help() };
+    let meant = match grammar::by_long(word) {
+        Some(Row::Cmd(command)) => format!("; is --{} meant?", command.long),
+        _ => String::new(),
+    };
+    CliError::try_help_after(&format!("{word}: unknown command{meant}"))
 }
 
 fn role(cmd: Cmd, value: Option<&str>) -> Result<Option<DaemonState>, CliError> {

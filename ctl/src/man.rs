@@ -56,6 +56,11 @@ pub fn man_page() -> String {
     entry(&mut page, "LVSD_SOCKET", "The daemon's socket where --socket does not name one.");
     section(&mut page, "FILES");
     entry(&mut page, DEFAULT_SOCKET, "The daemon's socket by default.");
+    entry(
+        &mut page,
+        "/run/lvsd/realserver-*",
+        "What `realserver setup' has changed, with what was before; a file for each network namespace, by its number.",
+    );
     section(&mut page, "DIFFERENCES FROM IPVSADM");
     for difference in DIFFERENCES {
         entry(&mut page, "*", difference);
@@ -74,7 +79,10 @@ pub fn man_page() -> String {
 
 const EXIT_STATUS: [(&str, &str); 4] = [
     ("0", "Done."),
-    ("1", "A listing, a setting or a status that the daemon refused."),
+    (
+        "1",
+        "A listing, a setting or a status that the daemon refused; `realserver check' has found something wrong.",
+    ),
     ("2", "A wrong value or combination of options; no daemon on the socket."),
     ("255", "A change that the daemon refused; an unknown option; no command."),
 ];
@@ -89,12 +97,14 @@ const DIFFERENCES: [&str; 5] = [
      printed.",
 ];
 
-const EXAMPLES: [&str; 5] = [
+const EXAMPLES: [&str; 7] = [
     "lvsctl -A -t 192.0.2.1:80 -s wrr",
     "lvsctl -a -t 192.0.2.1:80 -r 10.0.0.11:8080 -m -w 3",
     "lvsctl -Ln --stats",
     "lvsctl -S -n > rules; lvsctl -C; lvsctl -R < rules",
     "lvsctl sysctl expire_nodest_conn=1",
+    "lvsctl realserver setup --vip 192.0.2.1 --mode ipip --dev eth0",
+    "lvsctl realserver check --vip 192.0.2.1 --mode ipip --dev eth0 --port 80",
 ];
 
 fn takes(option: &OptSpec, cmd: Cmd) -> bool {

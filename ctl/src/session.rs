@@ -7,11 +7,13 @@ mod server;
 use std::io::{self, Write};
 use std::path::Path;
 
-use ipvs_netlink::{ClientError, DestEntry, Errno, Reply, Request, Service, ServiceEntry, ServiceKey};
+use ipvs_netlink::{
+    ClientError, DestEntry, Errno, Reply, Request, SchedulerInfo, Service, ServiceEntry, ServiceKey,
+};
 
 use crate::Io;
 use crate::cli::Sub;
-use crate::command::Command;
+use crate::command::{self, Command};
 use crate::error::{CliError, EXIT_OK, EXIT_USAGE};
 use crate::grammar::Cmd;
 use crate::help::{VERSION_LINE, print_help_into};
@@ -73,34 +75,41 @@ impl<'a, 'c> Session<'a, 'c> {
 
     /// A command line of ipvsadm's grammar.
     pub(crate) fn ipvsadm(&mut self, words: &[String], io: &mut Io<'_>) -> Result<i32, Failure> {
-        match self.command(words)? {
-            Command::Restore => self.restore(io),
-            command => self.execute(&command, io.stdout).map(|()| EXIT_OK),
+        let (command, note) = self.command(words)?;
+        if matches!(command, Command::Restore) {
+            return self.restore(io);
         }
+        self.execute(&command, io.stdout)?;
+        if let Some(note) = note {
+            // What was asked for is done; there is nobody to tell that the remark was lost.
+            let _ = writeln!(io.stderr, "{note}");
+        }
+        Ok(EXIT_OK)
     }
 
     /// One of lvsctl's own subcommands.
     pub(crate) fn subcommand(&mut self, sub: &Sub, out: &mut dyn Write) -> Result<i32, Failure> {
         match sub {
-            Sub::Status => self.status(out)?,
+            Sub::Status { nonzero } => self.status(*nonzero, out)?,
+            Sub::Schedulers => self.print_schedulers(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,
-            Sub::Realserver(command) => server::realserver(command, out)?,
+            Sub::Realserver(command) => return server::realserver(command, out),
         }
         Ok(EXIT_OK)
     }
 
-    fn command(&self, words: &[String]) -> Result<Command, CliError> {
-        Command::from_low(&LowArgs::parse(words)?, self.names)
+    /// What a command line means, and a remark on it.
+    fn command(&self, words: &[String]) -> Result<(Command, Option<String>), CliError> {
+        let low = LowArgs::parse(words)?;
+        let command = Command::from_low(&low, self.names)?;
+        let note = command::note(&low, &command);
+        Ok((command, note))
     }
 
     fn execute(&mut self, command: &Command, out: &mut dyn Write) -> Result<(), Failure> {
         match command {
-            Command::AddService(s) => {
-                self.change(Cmd::AddService, &Request::NewService(s.clone()), |e| about(s, e))
-            }
-            Command::EditService(s) => {
-                self.change(Cmd::EditService, &Request::SetService(s.clone()), |e| about(s, e))
-            }
+            Command::AddService(s) => self.set_service(Cmd::AddService, &Request::NewService(s.clone()), s),
+            Command::EditService(s) => self.set_service(Cmd::EditService, &Request::SetService(s.clone()), s),
             Command::DeleteService(key) => {
                 self.change(Cmd::DeleteService, &Request::DelService(*key), |_| key_text(key))
             }
@@ -139,7 +148,7 @@ impl<'a, 'c> Session<'a, 'c> {
             Command::Help => Ok(print_help_into(out)?),
             Command::Version => Ok(writeln!(out, "{VERSION_LINE}")?),
             // Only `ipvsadm` above has the input for it; a line of --restore may not say it.
-            Command::Restore => Err(CliError::try_help().into()),
+            Command::Restore => Err(CliError::syntax("-R: not within a restore").into()),
         }
     }
 
@@ -151,6 +160,19 @@ impl<'a, 'c> Session<'a, 'c> {
         about: impl FnOnce(Errno) -> String,
     ) -> Result<(), Failure> {
         self.ask(request, &mut |_| {}).map_err(|e| explained(cmd, e, about).into())
+    }
+
+    /// As [`Session::change`], with what there is where a name is not known.
+    fn set_service(&mut self, cmd: Cmd, request: &Request, s: &Service) -> Result<(), Failure> {
+        let Err(e) = self.ask(request, &mut |_| {}) else { return Ok(()) };
+        let unknown = matches!(e, Unanswered::Refused(Errno::ENOENT));
+        // A daemon that cannot say has no list, and the refusal stands by itself.
+        let there = if unknown { self.schedulers().unwrap_or_default() } else { Vec::new() };
+        Err(explained(cmd, e, |errno| match errno {
+            Errno::ENOENT => unknown_name(s, &there),
+            _ => key_text(&s.key),
+        })
+        .into())
     }
 
     fn list_all(&mut self, format: Format, out: &mut dyn Write) -> Result<(), Failure> {
@@ -364,12 +386,17 @@ fn key_text(key: &ServiceKey) -> String {
     }
 }
 
-/// What a refusal of a service is about.
-fn about(s: &Service, errno: Errno) -> String {
-    match (errno, &s.pe_name) {
-        (Errno::ENOENT, None) => format!("scheduler `{}'", s.scheduler),
-        (Errno::ENOENT, Some(pe)) => format!("scheduler `{}', persistence engine `{pe}'", s.scheduler),
-        _ => key_text(&s.key),
+/// Which name of a service is not known, by the schedulers that are there.
+fn unknown_name(s: &Service, there: &[SchedulerInfo]) -> String {
+    let found = there.iter().any(|t| t.name == s.scheduler);
+    match &s.pe_name {
+        Some(pe) if found => format!("persistence engine `{pe}'"),
+        Some(pe) if there.is_empty() => format!("scheduler `{}', persistence engine `{pe}'", s.scheduler),
+        _ if there.is_empty() => format!("scheduler `{}'", s.scheduler),
+        _ => {
+            let names: Vec<&str> = there.iter().map(|t| t.name.as_str()).collect();
+            format!("scheduler `{}'; this daemon has {}", s.scheduler, names.join(" "))
+        }
     }
 }
 

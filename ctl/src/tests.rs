@@ -197,12 +197,20 @@ fn tables_are_sound() {
 
 /// Line, exit status, beginning of the message; one of each kind that ipvsadm has.
 const MESSAGES: &[(&str, i32, &str)] = &[
-    ("-n", 255, "Try `lvsctl -h'"),
-    ("-Q", 255, "Try `lvsctl -h'"),
-    ("bogus", 255, "Try `lvsctl -h'"),
-    ("-- -A", 255, "Try `lvsctl -h'"),
-    ("--start-daemon", 255, "Try `lvsctl -h'"),
-    ("--add", 255, "Try `lvsctl -h'"),
+    (
+        "-n",
+        255,
+        "-n: an option before the command; the command (such as -A, -a, -L) comes first; try `lvsctl -h'",
+    ),
+    ("-t 10.0.0.1:80 -A", 255, "-t: an option before the command"),
+    ("-Q", 255, "-Q: unknown option; try `lvsctl -h'"),
+    ("-nQ", 255, "-n: an option before the command"),
+    ("bogus", 255, "bogus: unknown command; try `lvsctl -h'"),
+    ("list", 255, "list: unknown command; is --list meant?; try `lvsctl -h'"),
+    ("numeric", 255, "numeric: unknown command; try"),
+    ("-- -A", 255, "-A: unknown command; try"),
+    ("--start-daemon", 255, "--start-daemon: missing argument; try `lvsctl -h'"),
+    ("--add", 255, "--add: unknown option; try `lvsctl -h'"),
     ("-A --bogus", 255, "--bogus: unknown option"),
     ("-L --socket /s", 255, "--socket: unknown option here: it comes before the command"),
     ("-L --num", 255, "--num: unknown option"),
@@ -241,6 +249,11 @@ const MESSAGES: &[(&str, i32, &str)] = &[
     ("-A -t 10.0.0.1:80 -b mh-port", 2, "incompatible scheduler flag `mh-port': the scheduler is wlc"),
     ("-A -t 10.0.0.1:80 -b foo", 2, "invalid scheduler flag `foo'"),
     ("-A -t 10.0.0.1:80 -M x", 2, "illegal virtual server persistent mask specified: -M x"),
+    (
+        "-A -t 10.0.0.1:80 -p -M /24",
+        2,
+        "illegal virtual server persistent mask specified: -M /24 is no IPv4 mask",
+    ),
     ("-A -t [::1]:80 -M 129", 2, "illegal ipv6 netmask specified: -M 129"),
     ("-A -f 1 -6 -M 255.255.255.0", 2, "illegal ipv6 netmask specified"),
     ("-A -t 10.0.0.1:80 -o", 2, "One-Packet Scheduling is only for UDP virtual services"),

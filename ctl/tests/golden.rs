@@ -3,7 +3,9 @@
 mod transcript;
 
 use ipvs_netlink::memory::Memory;
-use ipvs_netlink::{Backend, ConnEntry, Counter, DestEntry, ServiceKey, Stats};
+use ipvs_netlink::{
+    Backend, ConnEntry, Counter, DestEntry, Notice, Overview, QueueStatus, ServiceKey, Stats,
+};
 use transcript::{Outcome, Shell, replay};
 
 const TRANSCRIPT: &str = include_str!("../../tests/golden/a-cli.txt");
@@ -89,9 +91,9 @@ fn case_46_odd_lines() {
 
     // ipvsadm ends at these, so what follows is not carried out.
     for (stop, code, message) in [
-        ("# comment", 255, "line 2: Try `lvsctl -h'"),
-        ("-R", 255, "line 2: Try `lvsctl -h'"),
-        ("ipvsadm", 255, "line 2: Try `lvsctl -h'"),
+        ("# comment", 255, "line 2: #: unknown command; try `lvsctl -h'"),
+        ("-R", 255, "line 2: -R: not within a restore"),
+        ("ipvsadm", 255, "line 2: no command: try `lvsctl -h'"),
         ("-A -t 10.0.0.1:84 -w 1", 2, "line 2: Illegal 'weight' option"),
         ("-A -t 10.0.0.1:99999", 2, "line 2: illegal virtual server"),
         ("-h", 0, ""),
@@ -148,11 +150,16 @@ fn case_53_what_is_unknown_is_named() {
     let shell = Shell::over(&memory);
     good(&shell, "-A -t 192.0.2.10:81 -s rr", "");
     for (line, code, message) in [
-        ("-A -t 192.0.2.10:80 -s foo", 255, "Scheduler or persistence engine not found: scheduler `foo'\n"),
+        (
+            "-A -t 192.0.2.10:80 -s foo",
+            255,
+            "Scheduler or persistence engine not found: scheduler `foo'; this daemon has rr wrr lc wlc lblc lblcr dh sh \
+             sed nq fo ovf mh twos\n",
+        ),
         (
             "-A -t 192.0.2.10:80 -s rr -p --pe foo",
             255,
-            "Scheduler or persistence engine not found: scheduler `rr', persistence engine `foo'\n",
+            "Scheduler or persistence engine not found: persistence engine `foo'\n",
         ),
         (
             "-A -t 192.0.2.10:80 -s rr -b sh-port",
@@ -238,8 +245,21 @@ fn subcommands() {
     let memory = Memory::default();
     let shell = Shell::over(&memory);
     let counter = |name: &str, value| Counter { name: name.to_owned(), value };
-    memory.set_counters(vec![counter("rx_packets", 5), counter("drop_no_route", u64::MAX)]);
-    assert_eq!(good(&shell, "status", ""), "rx_packets 5\ndrop_no_route 18446744073709551615\n");
+    let zero = counter("drop_no_destination", 0);
+    memory.set_counters(vec![counter("rx_packets", 5), zero, counter("drop_no_route", u64::MAX)]);
+    let overview = Overview { version: "9".into(), pid: 7, datapath: "none".into(), ..Overview::default() };
+    let queue =
+        QueueStatus { interface: "eth0".into(), datapath: "afpacket".into(), ..QueueStatus::default() };
+    memory.set_status(overview, vec![queue], vec![Notice { text: "something is odd".into() }]);
+    let status = good(&shell, "status", "");
+    let lines: Vec<&str> = status.lines().collect();
+    assert_eq!(lines[0], "lvsd 9, process 7, up 00:00:00");
+    assert_eq!(lines[3], "notice: something is odd");
+    assert!(lines[5].starts_with("eth0 0     afpacket absent "), "{status}");
+    let counters = ["rx_packets 5", "drop_no_destination 0", "drop_no_route 18446744073709551615"];
+    assert_eq!(lines[6..], counters);
+    let nonzero = good(&shell, "status --nonzero", "");
+    assert_eq!(nonzero, status.replace("drop_no_destination 0\n", ""));
     assert_eq!(good(&shell, "sysctl drop_entry", ""), "net.ipv4.vs.drop_entry = 0\n");
     let changed = good(&shell, "sysctl net.ipv4.vs.drop_entry=1 conntrack=0", "");
     assert_eq!(changed, "net.ipv4.vs.drop_entry = 1\nnet.ipv4.vs.conntrack = 0\n");
@@ -261,4 +281,45 @@ fn the_manual_is_not_stale() {
         committed == lvsctl::man::man_page(),
         "man/lvsctl.8 is stale: cargo run -p lvsctl --example man > man/lvsctl.8"
     );
+}
+
+#[test]
+fn an_unknown_scheduler_is_told_what_there_is() {
+    let memory = Memory::default();
+    let shell = Shell::over(&memory);
+    let outcome = ask(&shell, "-A -t 10.0.0.1:80 -s nosuch", "");
+    assert_eq!(outcome.code, 255);
+    let begins =
+        "Scheduler or persistence engine not found: scheduler `nosuch'; this daemon has rr wrr lc wlc ";
+    assert!(outcome.stderr.starts_with(begins) && outcome.stderr.lines().count() == 1, "{}", outcome.stderr);
+    // Where the scheduler is there, it is the engine.
+    let outcome = ask(&shell, "-A -t 10.0.0.1:80 -s rr -p --pe nosuch", "");
+    assert_eq!(
+        (outcome.code, outcome.stderr.as_str()),
+        (255, "Scheduler or persistence engine not found: persistence engine `nosuch'\n")
+    );
+    good(&shell, "-A -t 10.0.0.1:80 -s rr", "");
+    let outcome = ask(&shell, "-R", "-E -t 10.0.0.1:80 -s nosuch\n");
+    assert!(
+        outcome.stderr.starts_with("line 1: Scheduler") && outcome.stderr.contains("has rr"),
+        "{outcome:?}"
+    );
+    let listed = good(&shell, "schedulers", "");
+    assert!(listed.lines().any(|l| l.trim_end() == "wlc"), "{listed}");
+}
+
+#[test]
+fn a_prefix_length_as_an_ipv4_mask_is_remarked_on() {
+    let memory = Memory::default();
+    let shell = Shell::over(&memory);
+    let note = "note: -M 24 is the mask 0.0.0.24; for the networks of a /24 it is -M 255.255.255.0\n";
+    let outcome = ask(&shell, "-A -t 10.0.0.1:80 -s rr -p -M 24", "");
+    assert_eq!((outcome.code, outcome.stderr.as_str()), (0, note));
+    assert_eq!(good(&shell, "-Sn", ""), "-A -t 10.0.0.1:80 -s rr -p 360 -M 0.0.0.24\n");
+    let outcome = ask(&shell, "-R", "-E -t 10.0.0.1:80 -s rr -p 9 -M 24\n");
+    assert_eq!((outcome.code, outcome.stderr), (0, format!("line 1: {note}")));
+    for mask in ["255.255.255.0", "33", "0x18", "0"] {
+        good(&shell, &format!("-E -t 10.0.0.1:80 -s rr -p 9 -M {mask}"), "");
+    }
+    good(&shell, "-A -t [2001:db8::1]:80 -s rr -p -M 24", "");
 }

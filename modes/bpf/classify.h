@@ -6,7 +6,10 @@
  *
  * What cannot be judged here and concerns a virtual address (later fragments, ICMP errors) is ours too: the core judges
  * it, and what it passes is put back (docs/reinjection.md). An ICMP error to another address is ours if the packet
- * that it speaks of belongs to a connection.
+ * that it speaks of belongs to a connection, or carries in a tunnel one that does.
+ *
+ * A frame with the number of a VLAN is never ours: it belongs to the VLAN's device, where these programs may be too
+ * (docs/vlan.md).
  */
 #ifndef LVSD_CLASSIFY_H
 #define LVSD_CLASSIFY_H
@@ -32,13 +35,28 @@ struct {
 	__type(value, __u32);
 } services SEC(".maps");
 
+/* A MAC that a macvlan (a virtual router of VRRP) has on top of an interface. */
+struct mac_key {
+	__u32 ifindex;
+	__u8 mac[6];
+	__u8 zero[2];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__uint(max_entries, 4096);
+	__type(key, struct mac_key);
+	__type(value, __u32);
+} macs SEC(".maps");
+
 /* Mark of frames that the director has put back; set by the loader. */
 const volatile __u32 magic = 0;
 
 #define IPV6_EXT_MAX 6
 
-enum { P_HOPOPTS = 0, P_ICMP = 1, P_TCP = 6, P_UDP = 17, P_ROUTING = 43, P_FRAGMENT = 44, P_AH = 51, P_ICMPV6 = 58,
-       P_DSTOPTS = 60, P_SCTP = 132 };
+enum { P_HOPOPTS = 0, P_ICMP = 1, P_IPIP = 4, P_TCP = 6, P_UDP = 17, P_IPV6 = 41, P_ROUTING = 43, P_FRAGMENT = 44,
+       P_GRE = 47, P_AH = 51, P_ICMPV6 = 58, P_DSTOPTS = 60, P_SCTP = 132 };
 
 static __always_inline int has_ports(__u8 proto)
 {
@@ -62,6 +80,19 @@ static __always_inline int is_virtual_address(struct service_key *k)
 	return bpf_map_lookup_elem(&services, k) != 0;
 }
 
+/*
+ * A frame, of a packet socket or tc program (0) or of an XDP program (1). Everything that takes both is inlined, so that each
+ * program has only its own helper in it.
+ */
+enum { FACE_SKB = 0, FACE_XDP = 1 };
+
+static __always_inline int load(void *ctx, const int face, __u32 off, void *to, __u32 len)
+{
+	if (face == FACE_XDP)
+		return bpf_xdp_load_bytes(ctx, off, to, len);
+	return bpf_skb_load_bytes(ctx, off, to, len);
+}
+
 /* One IP header, with where its transport header is. */
 struct ip_view {
 	__u8 addrs[32]; /* source, destination; IPv4 fills the first 8 bytes */
@@ -71,11 +102,11 @@ struct ip_view {
 	__u8 later; /* a fragment without transport header */
 };
 
-static __always_inline int view_v4(struct __sk_buff *skb, __u32 off, struct ip_view *v)
+static __always_inline int view_v4(void *ctx, const int face, __u32 off, struct ip_view *v)
 {
 	__u8 h[20];
 
-	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 4 || (h[0] & 15) < 5)
+	if (load(ctx, face, off, h, sizeof(h)) || h[0] >> 4 != 4 || (h[0] & 15) < 5)
 		return 0;
 	v->family = FAMILY_V4;
 	v->proto = h[9];
@@ -85,12 +116,12 @@ static __always_inline int view_v4(struct __sk_buff *skb, __u32 off, struct ip_v
 	return 1;
 }
 
-static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_view *v)
+static __always_inline int view_v6(void *ctx, const int face, __u32 off, struct ip_view *v)
 {
 	__u8 h[8];
 
-	if (bpf_skb_load_bytes(skb, off, h, sizeof(h)) || h[0] >> 4 != 6 ||
-	    bpf_skb_load_bytes(skb, off + 8, v->addrs, 32))
+	if (load(ctx, face, off, h, sizeof(h)) || h[0] >> 4 != 6 ||
+	    load(ctx, face, off + 8, v->addrs, 32))
 		return 0;
 	v->family = FAMILY_V6;
 	v->proto = h[6];
@@ -102,7 +133,7 @@ static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_v
 		if (v->proto != P_HOPOPTS && v->proto != P_ROUTING && v->proto != P_DSTOPTS && v->proto != P_FRAGMENT &&
 		    v->proto != P_AH)
 			break;
-		if (bpf_skb_load_bytes(skb, off, h, 4))
+		if (load(ctx, face, off, h, 4))
 			return 0;
 		len = (h[1] + 1) * 8;
 		if (v->proto == P_AH)
@@ -120,9 +151,24 @@ static __always_inline int view_v6(struct __sk_buff *skb, __u32 off, struct ip_v
 	return 1;
 }
 
-static __always_inline int view(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
+/* Not static, so that it is verified once (table.h); so must be all that is called with many states. */
+__noinline int view_skb(struct __sk_buff *skb, __u32 off, int v6, struct ip_view *v)
 {
-	return v6 ? view_v6(skb, off, v) : view_v4(skb, off, v);
+	if (!v)
+		return 0;
+	return v6 ? view_v6(skb, FACE_SKB, off, v) : view_v4(skb, FACE_SKB, off, v);
+}
+
+__noinline int view_xdp(struct xdp_md *xdp, __u32 off, int v6, struct ip_view *v)
+{
+	if (!v)
+		return 0;
+	return v6 ? view_v6(xdp, FACE_XDP, off, v) : view_v4(xdp, FACE_XDP, off, v);
+}
+
+static __always_inline int view(void *ctx, const int face, __u32 off, int v6, struct ip_view *v)
+{
+	return face == FACE_XDP ? view_xdp(ctx, off, v6, v) : view_skb(ctx, off, v6, v);
 }
 
 static __always_inline __u64 be64(const __u8 *p)
@@ -166,19 +212,73 @@ static __always_inline int is_icmp_error(__u8 family, __u8 type)
 	return type >= 1 && type <= 4;
 }
 
-/* Whether an ICMP error speaks of a packet of one of our connections. */
-static __noinline int error_is_ours(struct __sk_buff *skb, __u32 l4, int v6)
+/* Whether a packet within another one belongs to one of our connections, as it is or (reverse) as the one that answers it. */
+static __always_inline int inner_concerns_us(void *ctx, const int face, __u32 off, int v6, int reverse)
 {
 	struct ip_view in = {};
 	__u8 ports[4];
 
-	if (!view(skb, l4 + 8, v6, &in) || in.later || !has_ports(in.proto) ||
-	    bpf_skb_load_bytes(skb, in.l4, ports, 4))
+	if (!view(ctx, face, off, v6, &in) || in.later || !has_ports(in.proto) || load(ctx, face, in.l4, ports, 4))
 		return 0;
-	return flow_known(&in, ports, 1);
+	return flow_known(&in, ports, reverse);
 }
 
-static __always_inline int is_ours(struct __sk_buff *skb)
+__noinline int inner_is_ours_skb(struct __sk_buff *skb, __u32 off, int v6, int reverse)
+{
+	return inner_concerns_us(skb, FACE_SKB, off, v6, reverse);
+}
+
+__noinline int inner_is_ours_xdp(struct xdp_md *xdp, __u32 off, int v6, int reverse)
+{
+	return inner_concerns_us(xdp, FACE_XDP, off, v6, reverse);
+}
+
+static __always_inline int inner_is_ours(void *ctx, const int face, __u32 off, int v6, int reverse)
+{
+	return face == FACE_XDP ? inner_is_ours_xdp(ctx, off, v6, reverse) : inner_is_ours_skb(ctx, off, v6, reverse);
+}
+
+/* Whether an ICMP error speaks of a packet of one of our connections, or of a tunnel's around one. */
+static __always_inline int error_concerns_us(void *ctx, const int face, __u32 l4, int v6)
+{
+	struct ip_view in = {};
+	__u8 h[4];
+
+	if (!view(ctx, face, l4 + 8, v6, &in) || in.later)
+		return 0;
+	if (in.proto == P_IPIP || in.proto == P_IPV6)
+		return inner_is_ours(ctx, face, in.l4, in.proto == P_IPV6, 0);
+	if (in.proto != P_GRE)
+		return inner_is_ours(ctx, face, l4 + 8, v6, 1);
+	/* flags, version, EtherType; a checksum and its padding */
+	if (load(ctx, face, in.l4, h, 4))
+		return 0;
+	return inner_is_ours(ctx, face, in.l4 + (h[0] & 0x80 ? 8 : 4), h[2] == 0x86 && h[3] == 0xdd, 0);
+}
+
+__noinline int error_is_ours_skb(struct __sk_buff *skb, __u32 l4, int v6)
+{
+	return error_concerns_us(skb, FACE_SKB, l4, v6);
+}
+
+__noinline int error_is_ours_xdp(struct xdp_md *xdp, __u32 l4, int v6)
+{
+	return error_concerns_us(xdp, FACE_XDP, l4, v6);
+}
+
+/* Whether a frame's destination is the MAC address of a macvlan on top of this interface. */
+static __always_inline int is_to_macvlan(void *ctx, const int face, __u32 ifindex)
+{
+	struct mac_key k = {};
+
+	if (load(ctx, face, 0, k.mac, 6))
+		return 0;
+	k.ifindex = ifindex;
+	return bpf_map_lookup_elem(&macs, &k) != 0;
+}
+
+/* A frame that is sent to this interface's own MAC address, or to that of a macvlan on top of it. */
+static __always_inline int is_ours(void *ctx, const int face)
 {
 	struct service_key svc = {};
 	struct ip_view v = {};
@@ -187,14 +287,15 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 	__u8 ports[4];
 	int v6;
 
-	if (skb->pkt_type != 0 /* PACKET_HOST: sent to this interface's own MAC */)
+	if (load(ctx, face, 12, &type, 2))
 		return 0;
-	if (bpf_skb_load_bytes(skb, 12, &type, 2))
-		return 0;
-	/* the outer tag is no longer in the frame here, an inner one is */
-	if (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8)) {
-		if (bpf_skb_load_bytes(skb, 16, &type, 2))
+	/* XDP sees the tag; its number may be 0, which is none */
+	if (face == FACE_XDP && (type == bpf_htons(0x8100) || type == bpf_htons(0x88a8))) {
+		__u8 tag[4];
+
+		if (load(ctx, face, 14, tag, 4) || tag[0] & 15 || tag[1])
 			return 0;
+		__builtin_memcpy(&type, tag + 2, 2);
 		off = 18;
 	}
 	if (type == bpf_htons(0x0800))
@@ -203,7 +304,7 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 		v6 = 1;
 	else
 		return 0;
-	if (!view(skb, off, v6, &v))
+	if (!view(ctx, face, off, v6, &v))
 		return 0;
 
 	svc.family = v.family;
@@ -215,12 +316,14 @@ static __always_inline int is_ours(struct __sk_buff *skb)
 	if (v.proto == P_ICMP || v.proto == P_ICMPV6) {
 		__u8 icmp;
 
-		if (v.proto != (v6 ? P_ICMPV6 : P_ICMP) || bpf_skb_load_bytes(skb, v.l4, &icmp, 1) ||
+		if (v.proto != (v6 ? P_ICMPV6 : P_ICMP) || load(ctx, face, v.l4, &icmp, 1) ||
 		    !is_icmp_error(v.family, icmp))
 			return 0;
-		return is_virtual_address(&svc) || error_is_ours(skb, v.l4, v6);
+		if (is_virtual_address(&svc))
+			return 1;
+		return face == FACE_XDP ? error_is_ours_xdp(ctx, v.l4, v6) : error_is_ours_skb(ctx, v.l4, v6);
 	}
-	if (!has_ports(v.proto) || bpf_skb_load_bytes(skb, v.l4, ports, 4))
+	if (!has_ports(v.proto) || load(ctx, face, v.l4, ports, 4))
 		return 0;
 	return is_service(&svc, v.proto, *(__be16 *)(ports + 2)) || flow_known(&v, ports, 0);
 }

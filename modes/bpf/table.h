@@ -199,13 +199,21 @@ static __always_inline int entry_matches_v6(__u64 pair, const struct key_v6 *key
 /*
  * Whether a flow's key, of either direction, is in the table. A pair that is being moved stands in both its buckets
  * for a while; so that a move from the second to the first between our two looks is not missed, the first is looked at again.
+ *
+ * A function that is not static is verified once, whatever its callers know; Linux 6.1 would otherwise follow it from every
+ * state of theirs, and give up.
  */
 #define DEFINE_LOOKUP(fam, words)                                                                                      \
-	static __noinline int known_##fam(const struct key_##fam *key)                                                 \
+	__noinline int known_##fam(const struct key_##fam *key)                                                        \
 	{                                                                                                              \
-		__u64 hash = siphash13(key->w, words);                                                                 \
-		__u32 tag = hash_tag(hash);                                                                            \
-		__u32 b = first_bucket(hash, buckets_##fam);                                                           \
+		__u64 hash;                                                                                            \
+		__u32 tag, b;                                                                                          \
+                                                                                                                       \
+		if (!key)                                                                                              \
+			return 0;                                                                                      \
+		hash = siphash13(key->w, words);                                                                       \
+		tag = hash_tag(hash);                                                                                  \
+		b = first_bucket(hash, buckets_##fam);                                                                 \
                                                                                                                        \
 		for (int look = 0; look < 3; look++) {                                                                 \
 			struct bucket *bucket = bpf_map_lookup_elem(&index_##fam, &b);                                 \

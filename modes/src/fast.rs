@@ -4,6 +4,8 @@
 //! [`forward::set_macs`](crate::forward::set_macs), bit by bit (tests compare them); but each byte is written once, and each
 //! checksum folded once. May assume: the [`Packet`] was parsed from this frame, and nothing was changed since.
 
+use std::hint::select_unpredictable;
+
 use crate::packet::{Fragment, Packet, proto};
 use crate::wire::Mac;
 use crate::{Addr, Family};
@@ -32,6 +34,24 @@ mod at {
 /// Bytes of IPv4 header and UDP header.
 const HEADERS: usize = 28;
 
+/// Both MAC addresses of a frame as the two numbers that its first 12 bytes are.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Macs {
+    /// The destination's first four bytes.
+    pub first: u32,
+    /// Its other two, and the source.
+    pub rest: u64,
+}
+
+impl Macs {
+    /// Of these addresses.
+    pub const fn new(dst: Mac, src: Mac) -> Macs {
+        let [a, b, c, d, e, f] = dst;
+        let [g, h, i, j, k, l] = src;
+        Macs { first: u32::from_be_bytes([a, b, c, d]), rest: u64::from_be_bytes([e, f, g, h, i, j, k, l]) }
+    }
+}
+
 /// The one's complement sum in one word; 0 only of 0.
 #[inline(always)]
 fn fold(sum: u32) -> u16 {
@@ -39,10 +59,18 @@ fn fold(sum: u32) -> u16 {
     ((sum >> 16) + sum) as u16
 }
 
-/// Replaces one end's address and port, takes one from the TTL, and sets the MAC addresses (destination, source). `partial` as
-/// for [`nat::apply`](crate::nat::apply).
+/// Two bytes as a number.
+#[inline(always)]
+fn word(bytes: &[u8], at: usize) -> Option<u16> {
+    bytes.get(at..at + 2)?.first_chunk().map(|b| u16::from_be_bytes(*b))
+}
+
+/// Replaces one end's address and port, takes one from the TTL, and sets the MAC addresses. `partial` as for
+/// [`nat::apply`](crate::nat::apply).
 ///
 /// `false`, and nothing is changed, for packets of other kinds, for those whose TTL has run out, and for UDP without checksum.
+// Which end and which protocol it is changes from packet to packet, and a branch on it would go the wrong way half the time;
+// so both are numbers here: places in the header.
 #[inline(always)]
 pub fn nat_v4(
     frame: &mut [u8],
@@ -50,43 +78,32 @@ pub fn nat_v4(
     end: End,
     (addr, port): (Addr, u16),
     partial: bool,
-    macs: (Mac, Mac),
+    macs: Macs,
 ) -> bool {
     let tcp = p.proto == proto::TCP;
     let usual = p.family == Family::V4
         && p.l4 == p.l3 + 20
         && p.fragment == Fragment::Whole
         && p.ttl > 1
-        && (tcp || p.proto == proto::UDP);
+        && tcp | (p.proto == proto::UDP);
+    let checksum_at = select_unpredictable(tcp, at::TCP_CHECKSUM, at::UDP_CHECKSUM);
     let Some((ethernet, l3)) = frame.split_at_mut_checked(p.l3) else { return false };
-    if !usual {
-        return false;
-    }
-    let (Some(ethernet), Some((headers, rest))) =
-        (ethernet.first_chunk_mut::<12>(), l3.split_first_chunk_mut::<HEADERS>())
+    let (Some(ethernet), Some(headers)) = (ethernet.first_chunk_mut::<12>(), l3.first_chunk::<HEADERS>())
     else {
         return false;
     };
-    // the two bytes of the transport checksum
-    let stored: &mut [u8; 2] = if tcp {
-        const BEHIND: usize = at::TCP_CHECKSUM - HEADERS;
-        let Some(bytes) = rest.get_mut(BEHIND..BEHIND + 2).and_then(<[u8]>::first_chunk_mut) else {
-            return false;
-        };
-        bytes
-    } else {
-        &mut [headers[at::UDP_CHECKSUM], headers[at::UDP_CHECKSUM + 1]]
-    };
-    let old = u16::from_be_bytes(*stored);
-    if !tcp && !partial && old == 0 {
-        return false;
-    }
-    let (a, o) = match end {
-        End::Source => (at::SRC, at::SPORT),
-        End::Destination => (at::DST, at::DPORT),
-    };
+    let source = end == End::Source;
+    let a = select_unpredictable(source, at::SRC, at::DST);
+    let o = select_unpredictable(source, at::SPORT, at::DPORT);
     let old_addr = u32::from_be_bytes([headers[a], headers[a + 1], headers[a + 2], headers[a + 3]]);
     let old_port = u16::from_be_bytes([headers[o], headers[o + 1]]);
+    let ip = u16::from_be_bytes([headers[at::IP_CHECKSUM], headers[at::IP_CHECKSUM + 1]]);
+    let Some(old) = word(l3, checksum_at) else { return false };
+    // UDP without checksum gets one
+    let none = !tcp & (old == 0) & !partial;
+    if !usual || none {
+        return false;
+    }
     // RFC 1624: the old words' complements and the new words are added to the sum
     let halves = |w: u32| (w >> 16) + (w & 0xffff);
     let addresses = halves(!old_addr) + halves(addr.v4());
@@ -94,25 +111,21 @@ pub fn nat_v4(
         fold(u32::from(old) + addresses)
     } else {
         let sum = u32::from(!old) + addresses + u32::from(!old_port) + u32::from(port);
-        match !fold(sum) {
-            0 if !tcp => 0xffff,
-            new => new,
-        }
+        let new = !fold(sum);
+        // UDP's checksum 0 is written as its other form: 0 says that there is none
+        new | u16::from(!tcp & (new == 0)).wrapping_neg()
     };
-    let ip = u16::from_be_bytes([headers[at::IP_CHECKSUM], headers[at::IP_CHECKSUM + 1]]);
     // the TTL is the high byte of its word
     let ip = !fold(u32::from(!ip) + addresses + u32::from(!0x0100u16));
+    let Some(stored) = l3.get_mut(checksum_at..checksum_at + 2) else { return false };
+    stored.copy_from_slice(&new.to_be_bytes());
+    let Some(headers) = l3.first_chunk_mut::<HEADERS>() else { return false };
     headers[at::TTL] = p.ttl - 1;
     headers[at::IP_CHECKSUM..at::IP_CHECKSUM + 2].copy_from_slice(&ip.to_be_bytes());
     headers[a..a + 4].copy_from_slice(&addr.v4().to_be_bytes());
     headers[o..o + 2].copy_from_slice(&port.to_be_bytes());
-    if tcp {
-        *stored = new.to_be_bytes();
-    } else {
-        headers[at::UDP_CHECKSUM..].copy_from_slice(&new.to_be_bytes());
-    }
-    ethernet[..6].copy_from_slice(&macs.0);
-    ethernet[6..].copy_from_slice(&macs.1);
+    ethernet[..4].copy_from_slice(&macs.first.to_be_bytes());
+    ethernet[4..].copy_from_slice(&macs.rest.to_be_bytes());
     true
 }
 
@@ -141,7 +154,7 @@ mod tests {
     fn compare(f: &[u8], end: End, to: (Addr, u16), partial: bool) -> bool {
         let p = parse(f).expect("a good frame");
         let mut fast = f.to_vec();
-        if !nat_v4(&mut fast, &p, end, to, partial, MACS) {
+        if !nat_v4(&mut fast, &p, end, to, partial, Macs::new(MACS.0, MACS.1)) {
             assert_eq!(fast, f, "refused, and changed");
             return false;
         }
@@ -217,11 +230,11 @@ mod tests {
         let p = parse(&f).expect("good");
         let p = Packet { ttl: 1, ..p };
         let before = f.clone();
-        assert!(!nat_v4(&mut f, &p, End::Source, to, false, MACS));
+        assert!(!nat_v4(&mut f, &p, End::Source, to, false, Macs::new(MACS.0, MACS.1)));
         // a packet that is not this frame's
-        assert!(!nat_v4(&mut f[..40], &p, End::Source, to, false, MACS));
+        assert!(!nat_v4(&mut f[..40], &p, End::Source, to, false, Macs::new(MACS.0, MACS.1)));
         let p = Packet { ttl: 64, l3: 100, l4: 120, ..p };
-        assert!(!nat_v4(&mut f, &p, End::Source, to, false, MACS));
+        assert!(!nat_v4(&mut f, &p, End::Source, to, false, Macs::new(MACS.0, MACS.1)));
         assert_eq!(f, before);
     }
 }

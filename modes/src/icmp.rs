@@ -8,7 +8,9 @@ use crate::wire::{Ethernet, Icmp, Icmpv6, Ipv4, Ipv6, icmp_type, icmpv6_type};
 use crate::{Addr, Family};
 
 mod embedded;
-pub use embedded::{Inner, embedded};
+mod related;
+pub use embedded::{Inner, embedded, inside};
+pub use related::{Told, Toward, tell, too_big, translate};
 
 /// TTL and hop limit of packets that the director makes.
 pub(crate) const TTL: u8 = 64;
@@ -183,8 +185,11 @@ fn error_v4(
     begin(frame, p.l3, 28, out)?;
     out.extend_from_slice(&quote[..quote.len().min(MAX_V4 - 28)]);
     finish_v4(out, p.l3, (from, p.src), (TOS_CONTROL, proto::ICMP), (ip_id, false))?;
-    let message = out.get_mut(p.l3 + 20..)?;
-    let (kind, code, rest) = problem.v4();
+    seal_v4(out.get_mut(p.l3 + 20..)?, problem.v4())
+}
+
+/// Fills in an ICMP header in front of its quote.
+fn seal_v4(message: &mut [u8], (kind, code, rest): (u8, u8, u32)) -> Option<()> {
     let mut h = Icmp::new_mut(message)?;
     h.set_kind(kind, code);
     h.set_rest(rest);
@@ -205,12 +210,15 @@ fn error_v6(
     begin(frame, p.l3, 48, out)?;
     out.extend_from_slice(&quote[..quote.len().min(MAX_V6 - 48)]);
     finish_v6(out, p.l3, (from, p.src), proto::ICMPV6)?;
-    let message = out.get_mut(p.l3 + 40..)?;
-    let (kind, code, rest) = problem.v6();
+    seal_v6(out.get_mut(p.l3 + 40..)?, (from, p.src), problem.v6())
+}
+
+/// Fills in an ICMPv6 header in front of its quote.
+fn seal_v6(message: &mut [u8], (src, dst): (Addr, Addr), (kind, code, rest): (u8, u8, u32)) -> Option<()> {
     let mut h = Icmpv6::new_mut(message)?;
     h.set_kind(kind, code);
     h.set_rest(rest);
-    let mut sum = pseudo_v6(from.0, p.src.0, proto::ICMPV6, message.len());
+    let mut sum = pseudo_v6(src.0, dst.0, proto::ICMPV6, message.len());
     sum.add_bytes(message);
     Icmpv6::new_mut(message)?.set_checksum(sum.checksum());
     Some(())

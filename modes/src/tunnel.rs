@@ -174,7 +174,7 @@ pub fn encapsulate(
     Ok(begin)
 }
 
-fn ethertype_of(family: Family) -> u16 {
+pub(crate) fn ethertype_of(family: Family) -> u16 {
     match family {
         Family::V4 => ethertype::IPV4,
         Family::V6 => ethertype::IPV6,

@@ -124,17 +124,7 @@ impl<'a> Entry<'a> {
     #[inline(always)]
     pub(super) fn has_key(self, key: &Key, out: bool) -> bool {
         match (self, key) {
-            (Entry::V4(w), Key::V4([addrs, last])) => {
-                // both directions, and one chosen by a mask: half of all packets are replies, so a branch would be
-                // wrong half the time
-                let ports = w[V4_PORTS].load(Relaxed);
-                let client_virt = w[V4_CLIENT_VIRT].load(Relaxed);
-                let real_client = w[V4_REAL_DEST].load(Relaxed) & !0xffff_ffff | client_virt >> 32;
-                let wrong_in = (client_virt ^ addrs) | (ports ^ ports_in(*last)) & PORTS_IN_MASK;
-                let wrong_out = (real_client ^ addrs) | (ports ^ ports_out(*last)) & PORTS_OUT_MASK;
-                let chosen = u64::from(out).wrapping_neg();
-                wrong_out & chosen | wrong_in & !chosen == 0
-            }
+            (Entry::V4(w), Key::V4([addrs, last])) => has_key_v4(w, *addrs, *last, out),
             (Entry::V6(w), Key::V6([s1, s2, d1, d2, last])) => {
                 let ports = w[V6_PORTS].load(Relaxed);
                 let is = |at: usize, a: &u64, b: &u64| {
@@ -273,16 +263,30 @@ impl<'a> Entry<'a> {
     }
 }
 
+/// [`Entry::has_key`] for IPv4.
+#[inline(always)]
+pub(super) fn has_key_v4(w: &[AtomicU64; V4_WORDS], addrs: u64, last: u64, out: bool) -> bool {
+    // both directions, and one chosen by a mask: half of all packets are replies, so a branch would be wrong half the time
+    let ports = w[V4_PORTS].load(Relaxed);
+    let client_virt = w[V4_CLIENT_VIRT].load(Relaxed);
+    let real_client = w[V4_REAL_DEST].load(Relaxed) & !0xffff_ffff | client_virt >> 32;
+    let wrong_in = (client_virt ^ addrs) | (ports ^ ports_in(last)) & PORTS_IN_MASK;
+    let wrong_out = (real_client ^ addrs) | (ports ^ ports_out(last)) & PORTS_OUT_MASK;
+    let chosen = u64::from(out).wrapping_neg();
+    wrong_out & chosen | wrong_in & !chosen == 0
+}
+
 fn addr(high: &AtomicU64, low: &AtomicU64) -> Addr {
     Addr((high.load(Relaxed) as u128) << 64 | low.load(Relaxed) as u128)
 }
 
 /// The word that says when a connection ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) struct Seen(u64);
+pub(super) struct Seen(pub(super) u64);
 
 impl Seen {
-    fn new(now: Tick, timeout: u32) -> Seen {
+    #[inline(always)]
+    pub(super) fn new(now: Tick, timeout: u32) -> Seen {
         let timeout = if timeout > TIMEOUT_MAX { TIMEOUT_MAX } else { timeout };
         Seen((now.0 as u64) << 32 | timeout as u64)
     }
@@ -291,6 +295,7 @@ impl Seen {
         Tick((self.0 >> 32) as u32)
     }
 
+    #[inline(always)]
     pub(super) fn timeout(self) -> u32 {
         let timeout = self.0 as u32;
         if timeout > TIMEOUT_MAX { TIMEOUT_MAX } else { timeout }

@@ -12,6 +12,7 @@ pub mod layout;
 mod shard;
 mod table;
 mod types;
+mod usual;
 mod wheel;
 
 pub use entry::{Conn, State};

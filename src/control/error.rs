@@ -1,7 +1,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use ipvs_netlink::{Errno, SavedError};
+use ipvs_netlink::{Backend, Errno, Saved, SavedError};
 
 /// What can go wrong with the control socket and the state on disk. Each is one line that names the file.
 #[derive(Debug, thiserror::Error)]
@@ -41,6 +41,14 @@ pub enum ControlError {
         /// Why it failed.
         source: io::Error,
     },
+    /// Another daemon keeps its configuration in the same file.
+    #[error("--state-file {path}: another lvsd{} keeps its state there; stop it, or give this one another file", by(*pid))]
+    StateInUse {
+        /// The file.
+        path: PathBuf,
+        /// The other daemon's process number, where it could be read.
+        pid: Option<u32>,
+    },
     /// A line of the state can't be understood.
     #[error(
         "--state-file {path}, line {line}: {source}; mend or remove the line, or move the file away to start empty"
@@ -55,7 +63,7 @@ pub enum ControlError {
     },
     /// A line of the state is not possible.
     #[error(
-        "--state-file {path}, line {line}: '{text}': {source}; mend or remove the line, or move the file away to start empty"
+        "--state-file {path}, line {line}: '{text}': {why}; mend or remove the line, or move the file away to start empty"
     )]
     Refused {
         /// The file.
@@ -64,7 +72,32 @@ pub enum ControlError {
         line: usize,
         /// The line.
         text: String,
-        /// What the director says to it.
-        source: Errno,
+        /// What the director says to it, in words.
+        why: String,
     },
+}
+
+fn by(pid: Option<u32>) -> String {
+    pid.map(|pid| format!(" (process {pid})")).unwrap_or_default()
+}
+
+/// What a back-end's refusal of a saved line means.
+pub(super) fn refusal(backend: &dyn Backend, saved: &Saved, errno: Errno) -> String {
+    match (saved, errno) {
+        (Saved::Service(s), Errno::ENOENT) => {
+            let there = backend.schedulers();
+            if let (true, Some(pe)) = (there.iter().any(|t| t.name == s.scheduler), &s.pe_name) {
+                return format!("there is no persistence engine '{pe}' in this version");
+            }
+            let names: Vec<&str> = there.iter().map(|t| t.name.as_str()).collect();
+            format!("there is no scheduler '{}' in this version, but {}", s.scheduler, names.join(" "))
+        }
+        (Saved::Service(_), Errno::EEXIST) => "an earlier line has the same service".to_owned(),
+        (Saved::Dest(..), Errno::EEXIST) => "an earlier line has the same server".to_owned(),
+        (Saved::Dest(..), Errno::ESRCH) => "no earlier line has its service".to_owned(),
+        (Saved::Sysctl(s), Errno::ENOENT) => format!("there is no setting '{}' in this version", s.name),
+        (Saved::Sysctl(s), Errno::EINVAL) => format!("'{}' is no value of '{}'", s.value, s.name),
+        (Saved::Daemon(_), Errno::EOPNOTSUPP) => "this version has no synchronisation daemon".to_owned(),
+        _ => errno.to_string(),
+    }
 }

@@ -10,6 +10,7 @@
 //! ```
 
 mod error;
+mod lock;
 mod recorder;
 pub mod replay;
 pub mod rtnl;
@@ -38,6 +39,11 @@ use state::StateFile;
 
 /// How often it is asked whether the data path is at work.
 const HEALTH: Duration = Duration::from_secs(1);
+/// How often [`EverySecond`] is called.
+const SECOND: Duration = Duration::from_secs(1);
+
+/// What is called once a second from the control thread; it must not block for long.
+pub type EverySecond = Box<dyn FnMut() + Send>;
 
 /// Why the daemon shall stop.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -99,7 +105,8 @@ impl Prepared {
 }
 
 impl Control {
-    /// Starts the thread: it serves clients of `socket`, heeds signals and, with `state`, writes changes to disk.
+    /// Starts the thread: it serves clients of `socket`, heeds signals, calls `every_second` and, with `state`, writes
+    /// changes to disk.
     ///
     /// # Errors
     /// [`ControlError::Runtime`].
@@ -108,12 +115,13 @@ impl Control {
         socket: ControlSocket,
         backend: Arc<dyn Backend>,
         state: Option<StateFile>,
+        every_second: EverySecond,
     ) -> Result<Self, ControlError> {
         let Prepared { runtime, signals } = prepared;
         let (sender, stops) = mpsc::sync_channel(1);
         let stopper = Stopper(sender);
         let quit = Arc::new(Notify::new());
-        let run = run(socket, backend, state, signals, stopper.clone(), quit.clone());
+        let run = run(socket, backend, (state, every_second), signals, stopper.clone(), quit.clone());
         let thread = thread::Builder::new()
             .name("control".to_owned())
             .spawn(move || runtime.block_on(run))
@@ -155,7 +163,7 @@ impl Control {
 async fn run(
     socket: ControlSocket,
     backend: Arc<dyn Backend>,
-    state: Option<StateFile>,
+    (state, mut every_second): (Option<StateFile>, EverySecond),
     signals: Vec<(&'static str, Signal)>,
     stopper: Stopper,
     quit: Arc<Notify>,
@@ -177,9 +185,18 @@ async fn run(
                 None => std::future::pending().await,
             }
         };
+        let beat = async {
+            let mut beat = tokio::time::interval(SECOND);
+            beat.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+            loop {
+                beat.tick().await;
+                every_second();
+            }
+        };
         tokio::select! {
             result = server::serve_clients(&socket, recorder.clone(), SEND_TIMEOUT) => result,
             () = writer => Ok(()),
+            () = beat => Ok(()),
             () = quit.notified() => Ok(()),
         }
     };

@@ -3,8 +3,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use ipvs_netlink::{
-    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, Service, ServiceEntry,
-    ServiceKey, Sysctl, Timeouts,
+    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, Notice, Overview,
+    QueueStatus, SchedulerInfo, Service, ServiceEntry, ServiceKey, Sysctl, Timeouts,
 };
 use tokio::sync::Notify;
 
@@ -89,6 +89,18 @@ impl Backend for Recorder {
     }
     fn counters(&self) -> Vec<Counter> {
         self.inner.counters()
+    }
+    fn overview(&self) -> Overview {
+        self.inner.overview()
+    }
+    fn queues(&self) -> Vec<QueueStatus> {
+        self.inner.queues()
+    }
+    fn notices(&self) -> Vec<Notice> {
+        self.inner.notices()
+    }
+    fn schedulers(&self) -> Vec<SchedulerInfo> {
+        self.inner.schedulers()
     }
     fn sysctls(&self) -> Vec<Sysctl> {
         self.inner.sysctls()

@@ -15,12 +15,14 @@
 use std::fs::File;
 use std::io::{BufReader, BufWriter};
 use std::net::IpAddr;
+use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::sync::Arc;
 
 use ipnetwork::IpNetwork;
 use ipvs_netlink::{Backend, Saved, SavedError, parse_line};
 
+use super::error::refusal;
 use crate::conn::{Config, ConnTable};
 use crate::engine::{Director, Worker};
 use crate::io::pcap::{self, ReplayError, ReplaySummary};
@@ -42,6 +44,8 @@ pub enum Failure {
     Line { path: String, line: usize, error: LineError },
     #[error("{path}: no 'interface NAME MAC' line: a director needs one")]
     NoInterface { path: String },
+    #[error("--in and --out are the same file, {path}: give --out another")]
+    SameFile { path: String },
     #[error("{path}: {error}")]
     Packets { path: String, error: ReplayError },
     #[error("making a director: {0}")]
@@ -55,7 +59,7 @@ pub enum LineError {
     #[error(transparent)]
     Saved(#[from] SavedError),
     #[error("{0}")]
-    Refused(ipvs_netlink::Errno),
+    Refused(String),
     #[error("'{value}' is no {what}")]
     Value { what: &'static str, value: String },
     #[error("no interface is called '{0}'")]
@@ -188,15 +192,16 @@ fn route(net: IpNetwork, gateway: Option<IpAddr>, ifindex: u32, kind: RouteKind,
 }
 
 fn apply(director: &Director, line: &str) -> Result<(), LineError> {
-    match parse_line(line)? {
+    let saved = parse_line(line)?;
+    match &saved {
         Saved::Nothing => Ok(()),
-        Saved::Service(s) => director.add_service(&s),
-        Saved::Dest(key, d) => director.add_dest(&key, &d),
-        Saved::Timeouts(t) => director.set_timeouts(t),
-        Saved::Daemon(d) => director.start_daemon(&d),
+        Saved::Service(s) => director.add_service(s),
+        Saved::Dest(key, d) => director.add_dest(key, d),
+        Saved::Timeouts(t) => director.set_timeouts(*t),
+        Saved::Daemon(d) => director.start_daemon(d),
         Saved::Sysctl(s) => director.set_sysctl(&s.name, &s.value),
     }
-    .map_err(LineError::Refused)
+    .map_err(|errno| LineError::Refused(refusal(director, &saved, errno)))
 }
 
 /// What a replay did, and the director that did it, for its counters.
@@ -231,7 +236,13 @@ pub fn run(config: &Path, input: &Path, output: &Path) -> Result<Replayed, Failu
     for (n, line) in rest {
         apply(&director, line).map_err(|e| in_line(n, e))?;
     }
+    let packets = |error| Failure::Packets { path: name(input), error };
     let reader = BufReader::new(File::open(input).map_err(|e| file(input, e))?);
+    // Before the output is made, so that a wrong file leaves no other one behind.
+    let reader = pcap::checked(reader).map_err(packets)?;
+    if same_file(input, output) {
+        return Err(Failure::SameFile { path: name(output) });
+    }
     let writer = BufWriter::new(File::create(output).map_err(|e| file(output, e))?);
     let macs: Vec<Mac> = network.interfaces.iter().map(|i| i.mac).collect();
     let port = |frame: &[u8]| {
@@ -240,9 +251,15 @@ pub fn run(config: &Path, input: &Path, output: &Path) -> Result<Replayed, Failu
         PortId(u16::try_from(at).unwrap_or(0))
     };
     let mut worker = Worker::new(Arc::clone(&director), 0);
-    let summary = pcap::replay(reader, writer, port, &mut worker)
-        .map_err(|error| Failure::Packets { path: name(input), error })?;
+    let summary = pcap::replay(reader, writer, port, &mut worker).map_err(packets)?;
     Ok(Replayed { summary, director })
+}
+
+fn same_file(one: &Path, other: &Path) -> bool {
+    match (std::fs::metadata(one), std::fs::metadata(other)) {
+        (Ok(a), Ok(b)) => a.is_file() && (a.dev(), a.ino()) == (b.dev(), b.ino()),
+        _ => false,
+    }
 }
 
 fn director(network: &Network) -> Result<Arc<Director>, String> {

@@ -14,6 +14,8 @@ use ipvs_netlink::{
 };
 use tracing::warn;
 
+use super::error::refusal;
+use super::lock::Lock;
 use super::{ControlError, Recorder, parent};
 
 /// From a change to the writing of all changes so far: well within the second that is promised.
@@ -25,6 +27,8 @@ const RETRY: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 pub struct StateFile {
     path: PathBuf,
+    /// Keeps other daemons off the file; a lock of the file itself would be lost when it is replaced.
+    _lock: Lock,
     /// Settings before the file was read: those that still have these values are not written.
     defaults: Vec<Sysctl>,
     /// Number of the [`Recorder`]'s changes when it was last written.
@@ -34,9 +38,11 @@ pub struct StateFile {
 impl StateFile {
     /// Reads the file into a back-end that is as it comes up. A missing file is an empty one; its directory is made.
     ///
+    /// Until it is dropped, no other daemon can load the same file.
+    ///
     /// # Errors
-    /// [`ControlError::State`], and for the first bad line [`ControlError::Line`] (nothing is applied) or
-    /// [`ControlError::Refused`].
+    /// [`ControlError::State`], [`ControlError::StateInUse`], and for the first bad line [`ControlError::Line`] (nothing
+    /// is applied) or [`ControlError::Refused`].
     pub fn load(path: &Path, backend: &dyn Backend) -> Result<Self, ControlError> {
         let fail = |what| move |source| ControlError::State { path: path.to_owned(), what, source };
         let dir = parent(path);
@@ -47,6 +53,7 @@ impl StateFile {
                 .create(dir)
                 .map_err(fail("can't make its directory"))?;
         }
+        let lock = Lock::take(path)?;
         let defaults = backend.sysctls();
         let text = match fs::read_to_string(path) {
             Ok(text) => text,
@@ -69,14 +76,14 @@ impl StateFile {
                 Saved::Daemon(d) => backend.start_daemon(d),
                 Saved::Sysctl(s) => backend.set_sysctl(&s.name, &s.value),
             };
-            applied.map_err(|source| ControlError::Refused {
+            applied.map_err(|errno| ControlError::Refused {
                 path: path.to_owned(),
                 line,
                 text: text.to_owned(),
-                source,
+                why: refusal(backend, &saved, errno),
             })?;
         }
-        Ok(Self { path: path.to_owned(), defaults, saved: Mutex::new(0) })
+        Ok(Self { path: path.to_owned(), _lock: lock, defaults, saved: Mutex::new(0) })
     }
 
     /// Writes the file if there were changes since it was last written.

@@ -148,7 +148,10 @@ fn started(dir: &Dir, state: bool) -> (Control, Arc<Memory>) {
     let backend = Arc::new(Memory::default());
     let socket = ControlSocket::bind(&dir.file("s"), None).unwrap();
     let state = state.then(|| StateFile::load(&dir.file("state"), &*backend).unwrap());
-    (Control::start(Prepared::new().unwrap(), socket, backend.clone(), state).unwrap(), backend)
+    (
+        Control::start(Prepared::new().unwrap(), socket, backend.clone(), state, Box::new(|| {})).unwrap(),
+        backend,
+    )
 }
 
 #[test]
@@ -208,10 +211,18 @@ fn a_client_that_does_not_read_is_closed_and_holds_nobody_up() {
     let socket = ControlSocket::bind(&path, None).unwrap();
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().unwrap();
     let recorder = Arc::new(Recorder::new(backend));
-    let send_timeout = Duration::from_millis(300);
+    // Long enough for the reader beside it on a busy machine.
+    let send_timeout = Duration::from_secs(2);
+    // Also where an assertion fails: the scope waits for the server.
+    struct Quit(Arc<Notify>);
+    impl Drop for Quit {
+        fn drop(&mut self) {
+            self.0.notify_one();
+        }
+    }
     thread::scope(|s| {
-        let quit = Arc::new(Notify::new());
-        let quit2 = quit.clone();
+        let quit = Quit(Arc::new(Notify::new()));
+        let quit2 = quit.0.clone();
         let server = s.spawn(move || {
             runtime.block_on(async {
                 tokio::select! {
@@ -231,7 +242,7 @@ fn a_client_that_does_not_read_is_closed_and_holds_nobody_up() {
             send(&slow, &[], SendFlags::NOSIGNAL).is_err()
         });
         assert_eq!(other.request(&Request::DumpConns).unwrap().len(), 100_000);
-        quit.notify_one();
+        drop(quit);
         server.join().unwrap().unwrap();
     });
 }
@@ -312,6 +323,57 @@ fn a_missing_state_is_empty_and_its_directory_is_made() {
 }
 
 #[test]
+fn a_state_file_has_one_owner_at_a_time() {
+    let dir = Dir::new();
+    let path = dir.file("state");
+    let first = StateFile::load(&path, &Memory::default()).unwrap();
+    let refused = |path: &Path| {
+        let e = error(StateFile::load(path, &Memory::default()));
+        let own = format!("(process {})", std::process::id());
+        assert!(e.starts_with(&format!("--state-file {}: another lvsd {own}", path.display())), "{e}");
+    };
+    refused(&path);
+    // The lock survives that the file is replaced, and holds by whatever way the directory is reached.
+    let recorder = Recorder::new(Arc::new(Memory::default()));
+    recorder.add_service(&service(80)).unwrap();
+    first.save_if_changed(&recorder).unwrap();
+    refused(&path);
+    std::os::unix::fs::symlink(&dir.0, dir.file("link")).unwrap();
+    refused(&dir.file("link/state"));
+    StateFile::load(&dir.file("other"), &Memory::default()).unwrap();
+    drop(first);
+    assert!(!dir.file("state.lock").exists());
+    // As a killed daemon leaves it.
+    fs::write(dir.file("state.lock"), "1\n").unwrap();
+    let backend = Memory::default();
+    let second = StateFile::load(&path, &backend).unwrap();
+    assert_eq!(backend.services().len(), 1);
+    refused(&path);
+    drop(second);
+}
+
+#[test]
+fn one_of_many_daemons_that_start_together_gets_the_state_file() {
+    let dir = Dir::new();
+    let path = dir.file("state");
+    let start = std::sync::Barrier::new(8);
+    for _ in 0..20 {
+        let got: Vec<_> = thread::scope(|s| {
+            let one = || {
+                start.wait();
+                let got = StateFile::load(&path, &Memory::default());
+                // Nobody gives it back before all have tried.
+                start.wait();
+                got.is_ok()
+            };
+            let threads: Vec<_> = (0..8).map(|_| s.spawn(one)).collect();
+            threads.into_iter().map(|t| t.join().unwrap()).collect()
+        });
+        assert_eq!(got.iter().filter(|b| **b).count(), 1);
+    }
+}
+
+#[test]
 fn a_bad_line_is_named() {
     let dir = Dir::new();
     let path = dir.file("state");
@@ -326,9 +388,20 @@ fn a_bad_line_is_named() {
     assert!(e.contains("line 3: the option '-s' needs a value"), "{e}");
     assert_eq!(applied, 0, "nothing of a state that can't be read");
     let (e, _) = load("-A -t 10.0.0.1:80 -s rr\n\n-A -t 10.0.0.1:80 -s rr\n");
-    assert!(e.contains("line 3: '-A -t 10.0.0.1:80 -s rr': File exists"), "{e}");
-    let (e, _) = load("#sysctl nosuch 1\n");
-    assert!(e.contains("line 1") && e.contains("No such file"), "{e}");
+    assert!(e.contains("line 3: '-A -t 10.0.0.1:80 -s rr': an earlier line has the same service;"), "{e}");
+    for (text, says) in [
+        ("#sysctl nosuch 1\n", "line 1: '#sysctl nosuch 1': there is no setting 'nosuch' in this version;"),
+        ("#sysctl drop_entry 9\n", "'9' is no value of 'drop_entry';"),
+        (
+            "#\n-A -t 10.0.0.1:80 -s no\n",
+            "line 2: '-A -t 10.0.0.1:80 -s no': there is no scheduler 'no' in this version, but rr wrr ",
+        ),
+        ("-A -t 10.0.0.1:80 -s rr -p 9 --pe no\n", "there is no persistence engine 'no' in this version;"),
+        ("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -m -w 1\n", "no earlier line has its service;"),
+    ] {
+        let (e, _) = load(text);
+        assert!(e.contains(says), "{text}{e}");
+    }
 }
 
 #[test]
@@ -342,6 +415,23 @@ fn a_state_that_cannot_be_written_is_an_error_at_the_stop() {
     let e = error(control.stop());
     assert!(e.contains("--state-file") && e.contains("can't be replaced"), "{e}");
     assert!(!dir.file("state.new").exists(), "nothing half-done is left");
+}
+
+#[test]
+fn the_control_thread_looks_every_second() {
+    let dir = Dir::new();
+    let looks = Arc::new(AtomicU32::new(0));
+    let count = Arc::clone(&looks);
+    let every_second = Box::new(move || {
+        count.fetch_add(1, Ordering::Relaxed);
+    });
+    let socket = ControlSocket::bind(&dir.file("s"), None).unwrap();
+    let backend = Arc::new(Memory::default());
+    let start = Instant::now();
+    let control = Control::start(Prepared::new().unwrap(), socket, backend, None, every_second).unwrap();
+    wait_for("looks", || looks.load(Ordering::Relaxed) >= 3);
+    assert!(start.elapsed() >= Duration::from_millis(1900), "not more often");
+    control.stop().unwrap();
 }
 
 #[test]

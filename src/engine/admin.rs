@@ -5,9 +5,10 @@ use std::sync::atomic::Ordering::*;
 use std::sync::{Arc, MutexGuard};
 
 use ipvs_netlink::{
-    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, SVC_F_HASHED,
-    SVC_F_PERSISTENT, SVC_F_SCHED1, SVC_F_SCHED2, Service as Config, ServiceEntry, ServiceKey, Stats, Sysctl,
-    TIMEOUT_MAX, Timeouts, check_dest, check_service,
+    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, Notice, Overview,
+    QueueStatus, SVC_F_HASHED, SVC_F_PERSISTENT, SVC_F_SCHED1, SVC_F_SCHED2, SchedulerInfo,
+    Service as Config, ServiceEntry, ServiceKey, Stats, Sysctl, TIMEOUT_MAX, Timeouts, check_dest,
+    check_service,
 };
 use modes::{Addr, Family};
 use schedulers::Scheduler;
@@ -373,6 +374,22 @@ impl Backend for Director {
         .map(|(name, n)| Counter { name: name.to_owned(), value: n as u64 });
         let ports = self.port_counters.get().map(|read| read()).unwrap_or_default();
         counts.chain(drops).chain(gauges).chain(ports).collect()
+    }
+
+    fn overview(&self) -> Overview {
+        self.tell_overview()
+    }
+
+    fn queues(&self) -> Vec<QueueStatus> {
+        self.tell_queues()
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.tell_notices()
+    }
+
+    fn schedulers(&self) -> Vec<SchedulerInfo> {
+        self.tell_schedulers()
     }
 
     fn sysctls(&self) -> Vec<Sysctl> {

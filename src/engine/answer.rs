@@ -22,7 +22,7 @@ pub(super) struct Bucket {
 }
 
 impl Bucket {
-    fn take(&mut self, now: Now) -> bool {
+    pub(super) fn take(&mut self, now: Now) -> bool {
         let cost = 1_000_000_000 / PER_SEC;
         let full_at = self.full_at.max(now.0) + cost;
         if full_at - now.0 > cost * BURST {

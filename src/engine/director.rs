@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, OnceLock};
 
 use ipvs_netlink::{Counter, Errno, ServiceKey};
 
+use super::around::Surroundings;
 use super::reason::Counters;
 use super::tcp::{self, State};
 use crate::conn::ConnTable;
@@ -38,6 +39,7 @@ pub struct Director {
     pub(super) counters: Vec<Counters>,
     pub(super) observer: OnceLock<Box<dyn ServiceObserver>>,
     pub(super) port_counters: OnceLock<PortCounters>,
+    pub(super) around: OnceLock<Box<dyn Surroundings>>,
     /// Serialises changes of the configuration.
     pub(super) admin: Mutex<()>,
     pub(super) trash: Mutex<HashMap<(ServiceKey, IpAddr, u16), Removed>>,
@@ -149,6 +151,7 @@ impl Director {
             counters: (0..workers).map(|_| Counters::default()).collect(),
             observer: OnceLock::new(),
             port_counters: OnceLock::new(),
+            around: OnceLock::new(),
             admin: Mutex::new(()),
             trash: Mutex::new(HashMap::new()),
             clock: AtomicU64::new(0),

@@ -67,7 +67,10 @@ impl Worker {
                 }
             }
             Err(RouteError::Local) => Way::Local,
-            Err(RouteError::NotOurPort { .. }) => Way::None(Reason::NotOurPort),
+            Err(RouteError::NotOurPort { ifindex }) => {
+                self.counters().note_foreign(ifindex);
+                Way::None(Reason::NotOurPort)
+            }
             Err(RouteError::TooManyNextHops) => Way::None(Reason::TooManyNextHops),
             Err(_) => Way::None(Reason::NoRoute),
         }
@@ -109,7 +112,7 @@ impl Worker {
         }
         let partial = frame.checksum == RxChecksum::Partial;
         if nat && fits(p, &hop) {
-            let macs = (hop.dst_mac, hop.src_mac);
+            let macs = fast::Macs::new(hop.dst_mac, hop.src_mac);
             if fast::nat_v4(frame.bytes_mut(), p, fast::End::Destination, target.real, partial, macs) {
                 self.counters().count(Count::NatIn);
                 return Verdict::Forward(hop.port);
@@ -143,7 +146,7 @@ impl Worker {
         };
         let (virt, partial) = (conn.virt(), frame.checksum == RxChecksum::Partial);
         if fits(p, &hop) {
-            let macs = (hop.dst_mac, hop.src_mac);
+            let macs = fast::Macs::new(hop.dst_mac, hop.src_mac);
             if fast::nat_v4(frame.bytes_mut(), p, fast::End::Source, virt, partial, macs) {
                 self.counters().count(Count::NatOut);
                 return Verdict::Forward(hop.port);
@@ -200,7 +203,14 @@ impl Worker {
     }
 
     /// Gives a rewritten packet its MAC addresses and its way out; one that is too big and may be cut is cut.
-    fn transmit(&mut self, now: Now, frame: &mut Frame<'_>, p: &Packet, id: NextHopId, hop: &Hop) -> Verdict {
+    pub(super) fn transmit(
+        &mut self,
+        now: Now,
+        frame: &mut Frame<'_>,
+        p: &Packet,
+        id: NextHopId,
+        hop: &Hop,
+    ) -> Verdict {
         forward::set_macs(frame.bytes_mut(), hop.dst_mac, hop.src_mac);
         let gso = frame.gso.map(|g| g.size);
         let ready = hop.state == HopState::Ready;
@@ -232,6 +242,7 @@ impl Worker {
 
     /// Sends the finished frames that one became; which of them are dropped is counted here.
     pub(super) fn emit_all(&mut self, now: Now, id: NextHopId, hop: &Hop, pieces: Vec<Vec<u8>>) -> Verdict {
+        self.through_outbox = true;
         for data in pieces {
             if let Verdict::Drop(reason) = self.emit(now, id, hop, data) {
                 self.counters().drop(reason);
@@ -256,6 +267,7 @@ impl Worker {
             self.counters().count(Count::Queued);
             Verdict::Queued
         } else {
+            self.counters().note_silent(id);
             Verdict::Drop(Reason::NextHopQueueFull)
         }
     }
@@ -270,7 +282,7 @@ impl Worker {
     /// Sends the frames whose next hop has become known, and drops those that waited in vain.
     pub(super) fn release_pending(&mut self, now: Now) {
         let director = self.director.clone();
-        let mut late = 0u64;
+        let mut late = Vec::new();
         self.pending.release(
             now,
             |id| director.routes.get(id),
@@ -278,10 +290,12 @@ impl Worker {
                 forward::set_macs(&mut out.data, hop.dst_mac, hop.src_mac);
                 out.port = hop.port;
                 self.outbox.push_back(out);
+                self.through_outbox = true;
             },
-            || late += 1,
+            |id| late.push(id),
         );
-        for _ in 0..late {
+        for id in late {
+            self.counters().note_silent(id);
             self.counters().drop(Reason::NextHopUnresolved);
         }
     }

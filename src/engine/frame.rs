@@ -9,6 +9,9 @@ pub enum RxChecksum {
     /// The field holds only the pseudo-header's sum, folded and not complemented (`CHECKSUM_PARTIAL`); the sender of
     /// the frame must complete it, or hand this note on.
     Partial,
+    /// The receiver was not told (XDP does not tell): the core finds out by the field (`modes::checksum::is_partial`), and
+    /// says so in the frame that it forwards.
+    Unknown,
 }
 
 /// A super-packet: the frame stands for several segments.

@@ -38,7 +38,7 @@ impl Pending {
         now: Now,
         hop: impl Fn(NextHopId) -> Hop,
         mut send: impl FnMut(Out, Hop),
-        mut give_up: impl FnMut(),
+        mut give_up: impl FnMut(NextHopId),
     ) {
         let mut kept = Vec::new();
         for (since, id, out) in self.frames.drain(..) {
@@ -48,7 +48,7 @@ impl Pending {
                 HopState::Unresolved if now.0.saturating_sub(since.0) < PATIENCE_NS => {
                     kept.push((since, id, out))
                 }
-                _ => give_up(),
+                _ => give_up(id),
             }
         }
         self.frames = kept;

@@ -1,8 +1,10 @@
 //! Counters of the data path: one for each reason to drop a frame, and one for each thing done with a frame.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::Relaxed};
 
 use modes::packet::ParseError;
+
+use crate::route::NextHopId;
 
 macro_rules! counted {
     ($(#[$meta:meta])* $name:ident { $($(#[$doc:meta])* $variant:ident => $text:literal,)* }) => {
@@ -118,6 +120,8 @@ counted! {
         Local => "forward_local",
         /// Not ours: given back to the kernel.
         Passed => "passed",
+        /// Of these, frames with the tag of a VLAN.
+        Tagged => "passed_tagged",
         /// Connections made.
         ConnNew => "conn_new",
         /// Persistence templates made.
@@ -128,6 +132,8 @@ counted! {
         ConnReused => "conn_reused",
         /// Connections ended because their server was removed.
         ConnNoDest => "conn_nodest",
+        /// ICMP errors of others about known connections.
+        IcmpRelated => "icmp_related",
         /// ICMP errors made.
         IcmpSent => "icmp_sent",
         /// ICMP errors not made because of the rate limit.
@@ -175,13 +181,22 @@ impl From<ParseError> for Reason {
 pub struct Counters {
     drops: [AtomicU64; Reason::ALL.len()],
     counts: [AtomicU64; Count::ALL.len()],
+    /// The interface that the last [`Reason::NotOurPort`] was about, 0: none yet.
+    foreign: AtomicU32,
+    /// The next hop that the last drop for want of a link address was about, and a bit that says that there was one.
+    silent: AtomicU64,
 }
+
+/// The bit in [`Counters::silent`].
+const NOTED: u64 = 1 << 32;
 
 impl Default for Counters {
     fn default() -> Counters {
         Counters {
             drops: [const { AtomicU64::new(0) }; Reason::ALL.len()],
             counts: [const { AtomicU64::new(0) }; Count::ALL.len()],
+            foreign: AtomicU32::new(0),
+            silent: AtomicU64::new(0),
         }
     }
 }
@@ -202,6 +217,23 @@ impl Counters {
     /// Counts `n` events.
     pub fn add(&self, what: Count, n: u64) {
         bump(&self.counts[what as usize], n);
+    }
+    /// Notes which interface is no port.
+    pub(super) fn note_foreign(&self, ifindex: u32) {
+        self.foreign.store(ifindex, Relaxed);
+    }
+    /// Notes which next hop does not answer.
+    pub(super) fn note_silent(&self, hop: NextHopId) {
+        self.silent.store(NOTED | u64::from(hop.0), Relaxed);
+    }
+    /// The interface that was noted last.
+    pub(super) fn foreign_interface(&self) -> Option<u32> {
+        Some(self.foreign.load(Relaxed)).filter(|i| *i != 0)
+    }
+    /// The next hop that was noted last.
+    pub(super) fn silent_hop(&self) -> Option<NextHopId> {
+        let word = self.silent.load(Relaxed);
+        (word & NOTED != 0).then_some(NextHopId(word as u32))
     }
     /// How often a reason was met.
     pub fn dropped(&self, reason: Reason) -> u64 {

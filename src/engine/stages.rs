@@ -12,10 +12,12 @@
 
 use std::ops::Range;
 
-use modes::packet::{self, Fragment, Packet, ParseError};
+use modes::Family;
+use modes::packet::{self, Fragment, Packet, ParseError, proto};
 
 use super::director::Director;
 use super::reason::Reason;
+use super::tagged::is_tagged;
 use super::{Frame, PROTO_TCP, PROTO_UDP, Verdict};
 use crate::conn::{Hint, Tuple};
 use crate::mem;
@@ -29,6 +31,10 @@ pub(super) const STAGES: usize = 4;
 pub(super) enum Parsed {
     /// There is nothing more to judge.
     Judged(Verdict),
+    /// It begins with a VLAN tag.
+    Tagged,
+    /// ICMP, which may speak of a connection.
+    Icmp(Packet),
     /// TCP or UDP with ports, its tuple's hash, and where its connection probably is.
     Flow(Packet, u64, Hint),
 }
@@ -57,11 +63,11 @@ pub(super) fn fetch(frames: &[Frame<'_>]) {
 pub(super) fn parse(director: &Director, frames: &[Frame<'_>], parsed: &mut Vec<Parsed>) {
     for frame in frames {
         let bytes = frame.bytes();
-        let Some(to) = bytes.first_chunk::<6>() else {
-            parsed.push(Parsed::Judged(Verdict::Drop(Reason::FrameTooShort)));
+        let Some(start) = bytes.first_chunk::<8>() else {
+            parsed.push(tiny(director, frame));
             continue;
         };
-        if !director.routes.is_our_mac(frame.port, *to) {
+        if !director.routes.is_to_us(frame.port, start) {
             parsed.push(Parsed::Judged(Verdict::Pass));
             continue;
         }
@@ -73,23 +79,31 @@ pub(super) fn parse(director: &Director, frames: &[Frame<'_>], parsed: &mut Vec<
                 director.table.prefetch(p.family, hash);
                 parsed.push(Parsed::Flow(p, hash, Hint::NONE));
             }
-            Some(Ok(_)) => parsed.push(Parsed::Judged(Verdict::Pass)),
+            Some(Ok(p)) => parsed.push(without_ports(p)),
             Some(Err(e)) => parsed.push(unparsed(e)),
-            None => parsed.push(parse_unusual(director, bytes)),
+            None if is_tagged(bytes) => parsed.push(Parsed::Tagged),
+            None => parsed.push(parse_untagged(director, bytes)),
         }
     }
 }
 
-/// The same for IPv6 and for frames with VLAN tags.
+/// A frame that is no frame: shorter than its header.
+#[cold]
+fn tiny(director: &Director, frame: &Frame<'_>) -> Parsed {
+    let to_us = frame.bytes().first_chunk().is_none_or(|to| director.routes.is_our_mac(frame.port, *to));
+    Parsed::Judged(if to_us { Verdict::Drop(Reason::FrameTooShort) } else { Verdict::Pass })
+}
+
+/// The same for IPv6, and for frames whose tag was taken off.
 #[inline(never)]
-fn parse_unusual(director: &Director, bytes: &[u8]) -> Parsed {
+pub(super) fn parse_untagged(director: &Director, bytes: &[u8]) -> Parsed {
     match packet::parse(bytes) {
         Ok(p) if has_ports(&p) => {
             let hash = director.table.hash(&tuple(&p));
             director.table.prefetch(p.family, hash);
             Parsed::Flow(p, hash, Hint::NONE)
         }
-        Ok(_) => Parsed::Judged(Verdict::Pass),
+        Ok(p) => without_ports(p),
         Err(e) => unparsed(e),
     }
 }
@@ -97,7 +111,17 @@ fn parse_unusual(director: &Director, bytes: &[u8]) -> Parsed {
 /// Whether it is TCP or UDP, and its ports are in it.
 #[inline(always)]
 fn has_ports(p: &Packet) -> bool {
-    p.fragment != Fragment::Later && (p.proto == PROTO_TCP || p.proto == PROTO_UDP)
+    // no short cut: which of the two it is can't be foreseen
+    p.fragment != Fragment::Later && (p.proto == PROTO_TCP) | (p.proto == PROTO_UDP)
+}
+
+#[cold]
+fn without_ports(p: Packet) -> Parsed {
+    let icmp = match p.family {
+        Family::V4 => proto::ICMP,
+        Family::V6 => proto::ICMPV6,
+    };
+    if p.proto == icmp { Parsed::Icmp(p) } else { Parsed::Judged(Verdict::Pass) }
 }
 
 #[cold]

@@ -54,7 +54,7 @@ impl Worker {
         // The line's address, not the entry's, which is no use where the families differ.
         let (family, dst) = (line.family(), line.addr());
         let way = self.way(now, line.route(), family, dst, 0, |epoch, hop| line.set_route(epoch, hop));
-        let (id, hop) = match way {
+        let (id, mut hop) = match way {
             Way::Hop(id, hop) => (id, hop),
             Way::None(reason) => return Verdict::Drop(reason),
             Way::Local => {
@@ -62,6 +62,7 @@ impl Worker {
                 return Verdict::Pass;
             }
         };
+        hop.mtu = hop.mtu.min(line.path_mtu(now.tick()));
         let promise = director.sysctls.tunnel_ipv6_min_mtu.load(Relaxed) != 0;
         let overhead = how.overhead(family) as u16;
         let Some(mtu) = inner_mtu(p.family, family, hop.mtu, overhead, promise) else {
@@ -162,6 +163,7 @@ impl Worker {
     /// Sends a wrapped frame that the core owns.
     fn post(&mut self, now: Now, mut data: Vec<u8>, p: &Packet, path: &Path) -> Verdict {
         let hop = &path.hop;
+        self.through_outbox = true;
         forward::set_macs(&mut data, hop.dst_mac, hop.src_mac);
         if data.len() - p.l3 > usize::from(hop.mtu) {
             return self.fragment_outer(now, &data, path);
@@ -184,7 +186,7 @@ impl Worker {
 }
 
 /// What a server's tunnel parameters mean; `None` for GUE and numbers unknown.
-fn encapsulation(t: Tunnel) -> Option<Encapsulation> {
+pub(super) fn encapsulation(t: Tunnel) -> Option<Encapsulation> {
     match t.kind {
         KIND_IPIP => Some(Encapsulation::Ipip),
         KIND_GRE => Some(Encapsulation::Gre { checksum: t.flags & FLAG_CHECKSUM != 0 }),
@@ -202,7 +204,13 @@ fn refused(e: TunnelError) -> Reason {
 /// The largest packet that is sent through a tunnel, and that a sender is told of; `None` where the link is too small for any.
 /// `promise`: IPv6 gets its 1,280 bytes in any case, by fragments of the outer packet if need be (RFC 4213 section 3.2, RFC 2473
 /// section 7.1); else all is as in IPVS.
-fn inner_mtu(inner: Family, outer: Family, link: u16, overhead: u16, promise: bool) -> Option<u16> {
+pub(super) fn inner_mtu(
+    inner: Family,
+    outer: Family,
+    link: u16,
+    overhead: u16,
+    promise: bool,
+) -> Option<u16> {
     let left = link.saturating_sub(overhead);
     let enough = match outer {
         Family::V4 => left >= IPV4_MIN_MTU,
@@ -214,7 +222,7 @@ fn inner_mtu(inner: Family, outer: Family, link: u16, overhead: u16, promise: bo
 }
 
 /// The director's own address on the way to a server, from its line while the routes stand still.
-fn source(routes: &Routes, line: DestLine<'_>) -> Option<Addr> {
+pub(super) fn source(routes: &Routes, line: DestLine<'_>) -> Option<Addr> {
     let epoch = routes.epoch();
     if let Some(src) = line.source(epoch) {
         return Some(src);

@@ -36,12 +36,15 @@ pub struct Worker {
     pub(super) index: usize,
     pub(super) outbox: VecDeque<Out>,
     pub(super) pending: Pending,
+    /// Frames of flows are in the outbox, which is sent after a batch's own frames: what is forwarded until it is drained goes
+    /// there, too, behind them.
+    pub(super) through_outbox: bool,
     pub(super) icmp: Bucket,
     pub(super) ip_id: u16,
     /// Identification of the last IPv6 packet that was cut into fragments. Workers count in ranges of their own.
     pub(super) fragment_id: u32,
     parsed: Vec<Parsed>,
-    timeouts: [u32; TIMEOUTS],
+    pub(super) timeouts: [u32; TIMEOUTS],
     /// When the timers were last looked after.
     ticked: Now,
 }
@@ -53,10 +56,27 @@ impl std::fmt::Debug for Worker {
 }
 
 /// Timeouts that a worker keeps for a batch: TCP's eight states, then UDP's only one.
-const TIMEOUTS: usize = 9;
+pub(super) const TIMEOUTS: usize = 9;
 
 fn timeout_index(state: State) -> usize {
     (state as usize).min(TIMEOUTS - 1)
+}
+
+/// Finds out whether the checksum of a frame is partial, if its port could not tell.
+#[inline(always)]
+pub(super) fn find_partial(frame: &mut Frame<'_>, p: &Packet) {
+    if frame.checksum == RxChecksum::Unknown {
+        let partial = checksum::is_partial(frame.bytes(), p);
+        frame.checksum = if partial { RxChecksum::Partial } else { RxChecksum::Complete };
+    }
+}
+
+/// A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial. Whoever
+/// cuts it again starts from a partial one over the whole length; what is not ours stays as it is.
+fn make_partial(frame: &mut Frame<'_>, p: &Packet) {
+    if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
+        frame.checksum = RxChecksum::Partial;
+    }
 }
 
 impl Worker {
@@ -71,6 +91,7 @@ impl Worker {
             index,
             outbox: VecDeque::new(),
             pending: Pending::default(),
+            through_outbox: false,
             icmp: Bucket::default(),
             ip_id,
             fragment_id,
@@ -86,7 +107,8 @@ impl Worker {
 
     // `director` is the worker's own, held for a batch: so what it lends does not borrow the worker, and its reference count,
     // which all workers share, stays as it is.
-    fn judge(
+    #[inline(never)]
+    pub(super) fn judge(
         &mut self,
         director: &Director,
         now: Now,
@@ -94,18 +116,19 @@ impl Worker {
         p: &Packet,
         (hash, hint): (u64, Hint),
     ) -> Verdict {
-        // A super-packet that GRO made as a list of its segments (`rx-gro-list`) has the first one's checksum, complete or partial.
-        // Whoever cuts it again starts from a partial one over the whole length.
-        if frame.gso.is_some() && checksum::make_partial(frame.bytes_mut(), p) {
-            frame.checksum = RxChecksum::Partial;
-        }
+        find_partial(frame, p);
         if p.fragment != Fragment::Whole {
             let ours = director.services.find(p.family, p.proto, p.dst, p.dport).is_some();
             return if ours { Verdict::Drop(Reason::Fragment) } else { Verdict::Pass };
         }
         match director.table.lookup_by(hint, hash, &tuple(p)) {
-            Some((conn, Direction::In)) => self.inbound(director, now, frame, p, conn),
-            Some((conn, Direction::Out)) => self.outbound(director, now, frame, p, &conn),
+            Some((conn, direction)) => {
+                make_partial(frame, p);
+                match direction {
+                    Direction::In => self.inbound(director, now, frame, p, conn),
+                    Direction::Out => self.outbound(director, now, frame, p, &conn),
+                }
+            }
             None => self.first(director, now, frame, p),
         }
     }
@@ -166,8 +189,7 @@ impl Worker {
         conn: &Conn<'_>,
     ) -> Verdict {
         if director.dests.line(conn.dest()).available() {
-            let (pkts, bytes) = size(frame, p);
-            director.dests.count_out(self.index, conn.dest(), pkts, bytes);
+            self.count_out(conn.dest(), frame, p);
         }
         self.progress(now, p, conn, View::Output);
         self.return_to_client(now, frame, p, conn)
@@ -182,6 +204,7 @@ impl Worker {
         if !may_begin(p) || (p.proto == PROTO_TCP && p.sport == 20) {
             return Verdict::Pass;
         }
+        make_partial(frame, p);
         match director.schedule(self.index, now, &service, p) {
             Scheduled::Conn(conn) => {
                 self.count_in(conn.dest(), frame, p);
@@ -198,9 +221,14 @@ impl Worker {
         }
     }
 
-    fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+    pub(super) fn count_in(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
         let (pkts, bytes) = size(frame, p);
         self.director.dests.count_in(self.index, dest, pkts, bytes);
+    }
+
+    pub(super) fn count_out(&self, dest: u32, frame: &Frame<'_>, p: &Packet) {
+        let (pkts, bytes) = size(frame, p);
+        self.director.dests.count_out(self.index, dest, pkts, bytes);
     }
 
     /// Moves the state machine, and the connection's timer with it.
@@ -237,6 +265,22 @@ impl Worker {
         if shorter {
             director.table.rearm(conn.id(), now.tick());
         }
+    }
+
+    /// Keeps a frame that may be sent at once behind those of its flow that the outbox has, or that still waited for their next
+    /// hop when this batch began.
+    #[cold]
+    fn behind_others(&mut self, now: Now, frame: &Frame<'_>, verdict: Verdict) -> Verdict {
+        let Verdict::Forward(port) = verdict else { return verdict };
+        if !self.through_outbox {
+            self.release_pending(now);
+        }
+        if !self.through_outbox {
+            return verdict;
+        }
+        let data = frame.bytes().to_vec();
+        self.outbox.push_back(Out { port, data, checksum: frame.checksum, gso: frame.gso });
+        Verdict::Emitted
     }
 
     /// Counts a verdict and hands it over.
@@ -317,6 +361,11 @@ impl FrameHandler for Worker {
         director.note_time(now);
         self.counters().add(Count::Received, frames.len() as u64);
         self.read_timeouts();
+        if !self.pending.is_empty() {
+            // Whose next hop has become known since goes first.
+            self.release_pending(now);
+        }
+        let mut queued = false;
         let mut parsed = std::mem::take(&mut self.parsed);
         for chunk in frames.chunks_mut(BATCH) {
             parsed.clear();
@@ -330,8 +379,19 @@ impl FrameHandler for Worker {
                 for (frame, flow) in chunk[judged.clone()].iter_mut().zip(&parsed[judged]) {
                     let verdict = match flow {
                         Parsed::Judged(v) => *v,
-                        Parsed::Flow(p, hash, hint) => self.judge(director, now, frame, p, (*hash, *hint)),
+                        Parsed::Flow(p, hash, hint) => match self.usual(director, now, frame, p, *hint) {
+                            Some(verdict) => verdict,
+                            None => self.judge(director, now, frame, p, (*hash, *hint)),
+                        },
+                        Parsed::Icmp(p) => self.icmp(director, now, frame, p),
+                        Parsed::Tagged => self.tagged(director, now, frame),
                     };
+                    if self.through_outbox || queued {
+                        let verdict = self.behind_others(now, frame, verdict);
+                        self.pronounce(verdict, verdicts);
+                        continue;
+                    }
+                    queued = matches!(verdict, Verdict::Queued);
                     self.pronounce(verdict, verdicts);
                 }
                 stages::hint(director, &mut parsed[at(1)]);
@@ -342,6 +402,7 @@ impl FrameHandler for Worker {
     }
 
     fn drain_outbox(&mut self, send: &mut dyn FnMut(Out)) {
+        self.through_outbox = false;
         while let Some(out) = self.outbox.pop_front() {
             send(out);
         }

@@ -1,15 +1,13 @@
 //! The classifier's two programs at an interface's hooks: tcx links where the kernel has them (6.6), else clsact filters.
 
 use std::io;
-use std::mem::size_of_val;
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
 use aya::programs::tc::{
     NlOptions, SchedClassifierLink, TcAttachOptions, TcError, qdisc_add_clsact, qdisc_detach_program,
 };
 use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType};
 
-use crate::io::{BpfTables, SetupError};
+use crate::io::{BpfTables, SetupError, netlink};
 
 /// How the programs are attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -23,32 +21,60 @@ pub enum Hook {
     Clsact,
 }
 
+/// What the program at the ingress hook does.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Ingress {
+    /// Takes from the stack what a packet ring has got.
+    Take,
+    /// Only takes the mark off frames that are put back.
+    Unmark,
+}
+
+impl Ingress {
+    const fn program(self) -> &'static str {
+        match self {
+            Ingress::Take => "lvsd_ingress",
+            Ingress::Unmark => "lvsd_unmark",
+        }
+    }
+}
+
 /// Both programs, attached; dropping it detaches them.
 pub(crate) struct Attachment {
     // in this order: first the stack gets its frames back, then putting frames back ends
     _ingress: SchedClassifierLink,
     _egress: SchedClassifierLink,
     _qdisc: Option<ClsactQdisc>,
+    tcx: bool,
 }
 
 impl Attachment {
+    /// Which hook the programs are at: `tcx` or `clsact`.
+    pub(crate) fn hook(&self) -> &'static str {
+        if self.tcx { "tcx" } else { "clsact" }
+    }
+
     pub(crate) fn new(
         tables: &BpfTables,
         name: &str,
         index: u32,
         hook: Hook,
+        ingress: Ingress,
     ) -> Result<Attachment, SetupError> {
         if hook != Hook::Clsact {
-            match Attachment::with(tables, name, || TcAttachOptions::TcxOrder(LinkOrder::first()), None) {
+            let first = || TcAttachOptions::TcxOrder(LinkOrder::first());
+            match Attachment::with(tables, name, ingress, first, None) {
                 Err(e) if hook == Hook::Auto && without_tcx(&e) => {}
                 done => return done.map_err(|e| failed(name, &e)),
             }
         }
         let qdisc = ClsactQdisc::add(name, index)?;
         // filters of a director that was killed; none lives, or we would not have the interface's lock
-        for (kind, program) in
-            [(TcAttachType::Ingress, "lvsd_ingress"), (TcAttachType::Egress, "lvsd_egress")]
-        {
+        for (kind, program) in [
+            (TcAttachType::Ingress, "lvsd_ingress"),
+            (TcAttachType::Ingress, "lvsd_unmark"),
+            (TcAttachType::Egress, "lvsd_egress"),
+        ] {
             match qdisc_detach_program(name, kind, program) {
                 Ok(()) => tracing::info!("interface {name}: removed the filter {program} of a killed lvsd"),
                 // as a rule there is none; and what cannot be removed does not keep ours from working
@@ -56,12 +82,13 @@ impl Attachment {
             }
         }
         let options = || TcAttachOptions::Netlink(NlOptions { priority: 1, ..NlOptions::default() });
-        Attachment::with(tables, name, options, qdisc).map_err(|e| failed(name, &e))
+        Attachment::with(tables, name, ingress, options, qdisc).map_err(|e| failed(name, &e))
     }
 
     fn with(
         tables: &BpfTables,
         name: &str,
+        ingress: Ingress,
         options: impl Fn() -> TcAttachOptions,
         qdisc: Option<ClsactQdisc>,
     ) -> Result<Attachment, ProgramError> {
@@ -75,13 +102,13 @@ impl Attachment {
             p.take_link(id)
         };
         let egress = link("lvsd_egress", TcAttachType::Egress)?;
-        let ingress = link("lvsd_ingress", TcAttachType::Ingress)?;
-        Ok(Attachment { _ingress: ingress, _egress: egress, _qdisc: qdisc })
+        let ingress = link(ingress.program(), TcAttachType::Ingress)?;
+        Ok(Attachment { _ingress: ingress, _egress: egress, tcx: qdisc.is_none(), _qdisc: qdisc })
     }
 }
 
 /// The `io::Error` at the root of aya's errors.
-fn os_error(e: &(dyn std::error::Error + 'static)) -> Option<i32> {
+pub(crate) fn os_error(e: &(dyn std::error::Error + 'static)) -> Option<i32> {
     let mut source = Some(e);
     while let Some(s) = source {
         if let Some(code) = s.downcast_ref::<io::Error>().and_then(io::Error::raw_os_error) {
@@ -164,28 +191,5 @@ fn delete_clsact(index: u32) -> io::Result<()> {
     message.extend(1u16.to_ne_bytes());
     message.extend(b"clsact\0\0");
 
-    // SAFETY: no pointers in it.
-    let fd =
-        unsafe { libc::socket(libc::AF_NETLINK, libc::SOCK_RAW | libc::SOCK_CLOEXEC, libc::NETLINK_ROUTE) };
-    if fd < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // SAFETY: the kernel has just given us this descriptor.
-    let socket = unsafe { OwnedFd::from_raw_fd(fd) };
-    // SAFETY: the buffer is as long as we say.
-    let sent = unsafe { libc::send(socket.as_raw_fd(), message.as_ptr().cast(), message.len(), 0) };
-    if sent < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    let mut reply = [0u8; 512];
-    // SAFETY: the buffer is as long as we say. The kernel answers a request before send returns: no waiting.
-    let got = unsafe {
-        libc::recv(socket.as_raw_fd(), reply.as_mut_ptr().cast(), size_of_val(&reply), libc::MSG_DONTWAIT)
-    };
-    if got < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    // nlmsgerr: the error number follows the header
-    let code = reply.get(16..20).and_then(|b| b.try_into().ok()).map_or(0, i32::from_ne_bytes);
-    if code == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(-code)) }
+    netlink::ask(libc::NETLINK_ROUTE, &message).map(drop)
 }

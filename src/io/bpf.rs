@@ -1,17 +1,19 @@
 //! The memory and the programs that the core shares with the kernel.
 
-use std::collections::HashMap as StdHashMap;
+use std::collections::{BTreeSet, HashMap as StdHashMap};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use aya::maps::{HashMap, Map, MapData};
-use aya::programs::{Program, ProgramError};
+use aya::maps::{HashMap, Map, MapData, MapError, XskMap};
+use aya::programs::links::FdLink;
+use aya::programs::{Program, ProgramError, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use modes::{Addr, Family};
 
 use crate::conn::{Config, Memory, layout};
 use crate::io::SetupError;
 use crate::mem::Region;
+use crate::route::Mac;
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
 
@@ -101,10 +103,56 @@ fn service_key(family: Family, proto: u8, addr: Addr, port: u16) -> ServiceKey {
     key
 }
 
+/// The value of the BPF map `ports`: an interface that AF_XDP sockets serve (`modes/bpf/xdp.h`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct XdpPortLine {
+    /// The interface's MAC address.
+    pub(crate) mac: [u8; 6],
+    /// Whether the program is run by the stack, not by the driver.
+    pub(crate) generic: bool,
+    /// The port's place among all; its sockets' places follow from it.
+    pub(crate) place: u32,
+}
+
+/// Queues of an interface that can have a socket; as in `modes/bpf/xdp.h`.
+pub(crate) const XDP_QUEUES: u32 = 128;
+/// Interfaces that can have AF_XDP sockets.
+pub(crate) const XDP_PORTS: usize = 64;
+
+impl XdpPortLine {
+    fn bytes(self) -> [u8; 12] {
+        let mut line = [0; 12];
+        line[..6].copy_from_slice(&self.mac);
+        line[6] = self.generic.into();
+        line[8..].copy_from_slice(&(self.place * XDP_QUEUES).to_ne_bytes());
+        line
+    }
+}
+
+struct XdpMaps {
+    ports: HashMap<MapData, u32, [u8; 12]>,
+    sockets: XskMap<MapData>,
+}
+
 struct Services {
     map: HashMap<MapData, ServiceKey, u32>,
     /// What is in the map, with the services that stand on an address.
     known: StdHashMap<ServiceKey, u32>,
+}
+
+/// The key of the BPF map `macs`: interface index in host order, MAC, two zeros.
+type MacKey = [u8; 12];
+
+fn mac_key(ifindex: u32, mac: Mac) -> MacKey {
+    let mut key = [0; 12];
+    key[..4].copy_from_slice(&ifindex.to_ne_bytes());
+    key[4..10].copy_from_slice(&mac);
+    key
+}
+
+struct Macs {
+    map: HashMap<MapData, MacKey, u32>,
+    known: BTreeSet<MacKey>,
 }
 
 /// The maps of the classifier, among them the connection table's memory, and its programs.
@@ -114,6 +162,8 @@ pub struct BpfTables {
     ebpf: Mutex<Ebpf>,
     arrays: [MapData; 4],
     services: Mutex<Services>,
+    xdp: Mutex<XdpMaps>,
+    macs: Mutex<Macs>,
     shape: TableShape,
     magic: u32,
 }
@@ -154,14 +204,19 @@ impl BpfTables {
             .map_err(|e| load_error(&shape, e))?;
         load_programs(&mut ebpf)?;
         let mut take = |name: &'static str| match ebpf.take_map(name) {
-            Some(Map::Array(data) | Map::HashMap(data)) => Ok(data),
+            Some(Map::Array(data) | Map::HashMap(data) | Map::XskMap(data)) => Ok(data),
             _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
         };
         let arrays = [take("index_v4")?, take("entries_v4")?, take("index_v6")?, take("entries_v6")?];
-        let map = HashMap::try_from(Map::HashMap(take("services")?))
-            .map_err(|e| SetupError::Bpf { what: "BPF map services".into(), reason: e.to_string() })?;
+        let odd = |e: MapError| SetupError::Bpf { what: "BPF maps".into(), reason: e.to_string() };
+        let map = HashMap::try_from(Map::HashMap(take("services")?)).map_err(odd)?;
         let services = Mutex::new(Services { map, known: StdHashMap::new() });
-        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, shape, magic })
+        let ports = HashMap::try_from(Map::HashMap(take("ports")?)).map_err(odd)?;
+        let sockets = XskMap::try_from(Map::XskMap(take("xsks")?)).map_err(odd)?;
+        let xdp = Mutex::new(XdpMaps { ports, sockets });
+        let map = HashMap::try_from(Map::HashMap(take("macs")?)).map_err(odd)?;
+        let macs = Mutex::new(Macs { map, known: BTreeSet::new() });
+        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, shape, magic })
     }
 
     /// An array's file descriptor, to be mapped with [`TableShape::bytes`].
@@ -198,8 +253,69 @@ impl BpfTables {
         self.ebpf.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    fn xdp(&self) -> MutexGuard<'_, XdpMaps> {
+        self.xdp.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     fn services(&self) -> MutexGuard<'_, Services> {
         self.services.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl BpfTables {
+    /// Has the kernel check the XDP program, if it has not yet; only AF_XDP ports need it.
+    pub(crate) fn load_xdp(&self) -> Result<(), SetupError> {
+        let mut programs = self.programs();
+        let Some(Program::Xdp(p)) = programs.program_mut("lvsd_xdp") else {
+            return Err(SetupError::Bpf {
+                what: "BPF program lvsd_xdp".into(),
+                reason: "not in the object".into(),
+            });
+        };
+        match p.load() {
+            Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(()),
+            Err(e) => Err(program_error("lvsd_xdp", &e)),
+        }
+    }
+
+    /// Attaches the XDP program by a link, which goes with the process.
+    pub(crate) fn attach_xdp(&self, index: u32, mode: XdpMode) -> Result<FdLink, ProgramError> {
+        let mut programs = self.programs();
+        let Some(Program::Xdp(p)) = programs.program_mut("lvsd_xdp") else {
+            return Err(ProgramError::NotLoaded);
+        };
+        let id = p.attach_to_if_index(index, mode)?;
+        let link = p.take_link(id)?;
+        // not one by netlink, which would stay after us
+        FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)
+    }
+
+    /// From now on frames of an interface go to its sockets; or its line changes.
+    pub(crate) fn set_xdp_port(&self, index: u32, line: XdpPortLine) -> Result<(), SetupError> {
+        self.xdp()
+            .ports
+            .insert(index, line.bytes(), 0)
+            .map_err(|e| SetupError::Bpf { what: "BPF map ports".into(), reason: chain(&e) })
+    }
+
+    /// From now on all frames of an interface go to the stack.
+    pub(crate) fn remove_xdp_port(&self, index: u32) {
+        // not there where it was never set
+        let _ = self.xdp().ports.remove(&index);
+    }
+
+    /// Puts a queue's socket where the program finds it. It vanishes from there by itself when it is closed.
+    pub(crate) fn set_xdp_socket(
+        &self,
+        place: u32,
+        queue: u32,
+        fd: BorrowedFd<'_>,
+    ) -> Result<(), SetupError> {
+        use std::os::fd::AsRawFd;
+        self.xdp()
+            .sockets
+            .set(place * XDP_QUEUES + queue, fd.as_raw_fd(), 0)
+            .map_err(|e| SetupError::Bpf { what: "BPF map xsks".into(), reason: chain(&e) })
     }
 }
 
@@ -251,6 +367,36 @@ impl BpfTables {
     }
 }
 
+impl BpfTables {
+    /// Frames to these MACs on these interfaces (by index) are the director's like those to the interface's own: macvlans on
+    /// top of ports. All that were named before and are not here no longer are.
+    pub fn set_macs(&self, macs: &[(u32, Mac)]) {
+        let wanted: BTreeSet<MacKey> = macs.iter().map(|(ifindex, mac)| mac_key(*ifindex, *mac)).collect();
+        let mut m = self.macs.lock().unwrap_or_else(PoisonError::into_inner);
+        let Macs { map, known } = &mut *m;
+        for key in known.difference(&wanted) {
+            if let Err(e) = map.remove(key) {
+                tracing::warn!("BPF map macs: a MAC cannot be taken out: {e}");
+            }
+        }
+        known.retain(|key| wanted.contains(key));
+        for key in wanted {
+            if known.contains(&key) {
+                continue;
+            }
+            match map.insert(key, 1, 0) {
+                Ok(()) => {
+                    known.insert(key);
+                }
+                Err(e) => {
+                    tracing::warn!("BPF map macs has no room for all MACs of macvlans: {e}");
+                    return;
+                }
+            }
+        }
+    }
+}
+
 fn load_error(shape: &TableShape, e: EbpfError) -> SetupError {
     let mut source: Option<&(dyn std::error::Error + 'static)> = Some(&e);
     while let Some(s) = source {
@@ -291,7 +437,7 @@ fn chain(e: &dyn std::error::Error) -> String {
 }
 
 fn load_programs(ebpf: &mut Ebpf) -> Result<(), SetupError> {
-    for name in ["lvsd_ring", "lvsd_ingress", "lvsd_egress"] {
+    for name in ["lvsd_ring", "lvsd_ingress", "lvsd_unmark", "lvsd_egress"] {
         let loaded = match ebpf.program_mut(name) {
             Some(Program::SocketFilter(p)) => p.load(),
             Some(Program::SchedClassifier(p)) => p.load(),

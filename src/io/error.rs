@@ -17,11 +17,14 @@ pub enum SetupError {
     #[error("no interface to work on; name at least one with --interface")]
     NoInterface,
     /// The number of workers is out of range.
-    #[error("{0} workers: must be 1 to {max}", max = crate::io::afpacket::MAX_WORKERS)]
+    #[error("{0} workers: must be 1 to {max}", max = crate::io::rings::MAX_WORKERS)]
     Workers(usize),
     /// Another director has the interface.
     #[error("interface {0}: another lvsd works on it in this network namespace; stop that one first")]
     InUse(String),
+    /// Something else is where we want to be; it may just be going.
+    #[error("{0}: {1}")]
+    Busy(String, &'static str),
     /// Privilege is missing.
     #[error(
         "{what}: permission denied; lvsd needs {capability} (run it as root, or give it that capability)"

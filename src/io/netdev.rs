@@ -44,6 +44,46 @@ pub(crate) fn mtu(name: &str) -> Result<u32, SetupError> {
     Ok(u32::try_from(mtu).unwrap_or(0))
 }
 
+/// The interface's MAC address.
+pub(crate) fn mac(name: &str) -> Result<[u8; 6], SetupError> {
+    let failed =
+        |e| SetupError::os(format!("interface {name}: asking for its MAC address"), "CAP_NET_ADMIN", e);
+    let answer = ask(name, libc::SIOCGIFHWADDR).map_err(failed)?;
+    // SAFETY: the kernel filled this member of the union.
+    let bytes = unsafe { answer.ifr_ifru.ifru_hwaddr }.sa_data;
+    Ok(std::array::from_fn(|i| bytes[i] as u8))
+}
+
+/// Its receive queues as the driver tells them (`ethtool -l`); `None` where it does not, as those with one queue.
+pub(crate) fn queues(name: &str) -> Option<u32> {
+    /// `struct ethtool_channels`: command, four limits, and the numbers of rx, tx, other and combined.
+    const ETHTOOL_GCHANNELS: u32 = 0x3c;
+    let mut channels = [0u32; 9];
+    channels[0] = ETHTOOL_GCHANNELS;
+    ethtool(name, channels.as_mut_ptr().cast()).ok()?;
+    Some(channels[5] + channels[8]).filter(|&n| n > 0)
+}
+
+/// The driver's name; `?` where it does not tell.
+pub(crate) fn driver(name: &str) -> String {
+    const ETHTOOL_GDRVINFO: u32 = 3;
+    // `struct ethtool_drvinfo` has 196 bytes: command, the driver's name in 32, and more
+    let mut info = [0u32; 50];
+    info[0] = ETHTOOL_GDRVINFO;
+    if ethtool(name, info.as_mut_ptr().cast()).is_err() {
+        return "?".into();
+    }
+    let bytes: Vec<u8> = info[1..9].iter().flat_map(|w| w.to_ne_bytes()).take_while(|&b| b != 0).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+/// One of ethtool's commands, whose structure is at `data` and as long as the command says.
+fn ethtool(name: &str, data: *mut libc::c_char) -> io::Result<()> {
+    let mut request = request(name)?;
+    request.ifr_ifru.ifru_data = data;
+    ioctl(libc::SIOCETHTOOL as libc::Ioctl, &mut request)
+}
+
 fn hardware_type(name: &str) -> io::Result<u16> {
     let answer = ask(name, libc::SIOCGIFHWADDR)?;
     // SAFETY: the kernel filled this member of the union.
@@ -51,8 +91,13 @@ fn hardware_type(name: &str) -> io::Result<u16> {
 }
 
 /// One of the requests that take an interface's name and answer in the same structure.
-fn ask(name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
-    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+fn ask(name: &str, what: libc::Ioctl) -> io::Result<libc::ifreq> {
+    let mut data = request(name)?;
+    ioctl(what, &mut data)?;
+    Ok(data)
+}
+
+fn request(name: &str) -> io::Result<libc::ifreq> {
     // SAFETY: ifreq is plain data for which zeros are a value.
     let mut data: libc::ifreq = unsafe { MaybeUninit::zeroed().assume_init() };
     if name.len() >= data.ifr_name.len() {
@@ -61,11 +106,16 @@ fn ask(name: &str, request: libc::Ioctl) -> io::Result<libc::ifreq> {
     for (to, from) in data.ifr_name.iter_mut().zip(name.bytes()) {
         *to = from as libc::c_char;
     }
-    // SAFETY: the requests that we make read the name and write the rest of the ifreq that they are given.
-    if unsafe { libc::ioctl(socket.as_raw_fd(), request, &raw mut data) } < 0 {
+    Ok(data)
+}
+
+fn ioctl(what: libc::Ioctl, data: &mut libc::ifreq) -> io::Result<()> {
+    let socket = socket_with(AddressFamily::INET, SocketType::DGRAM, SocketFlags::CLOEXEC, None)?;
+    // SAFETY: the requests that we make read the name and write the rest of the ifreq that they are given, or what it points to.
+    if unsafe { libc::ioctl(socket.as_raw_fd(), what, std::ptr::from_mut(data)) } < 0 {
         return Err(io::Error::last_os_error());
     }
-    Ok(data)
+    Ok(())
 }
 
 /// Held as long as a director works on an interface: an abstract Unix socket, which is a name of the network namespace

@@ -19,10 +19,16 @@ const MAX_TICKS: u32 = 1_000_000;
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ReplayError {
-    /// Not a pcap file, or a damaged one.
+    /// Not a pcap file.
+    #[error("not a capture in pcap format ({0}); 'tcpdump -w' writes that")]
+    NotPcap(&'static str),
+    /// The file can't be read.
+    #[error("reading it: {0}")]
+    Input(std::io::Error),
+    /// A damaged file.
     #[error("packet {number}: {error}")]
     Read {
-        /// Number of the packet, from 1; 0: the file's header.
+        /// Number of the packet, from 1.
         number: u64,
         /// What is wrong.
         error: PcapError,
@@ -74,6 +80,35 @@ pub struct ReplaySummary {
     pub dropped: u64,
 }
 
+/// Bytes of a pcap file's header.
+const HEADER: usize = 24;
+/// Its first four bytes: times in microseconds or nanoseconds, in either byte order.
+const MAGICS: [[u8; 4]; 4] =
+    [[0xa1, 0xb2, 0xc3, 0xd4], [0xd4, 0xc3, 0xb2, 0xa1], [0xa1, 0xb2, 0x3c, 0x4d], [0x4d, 0x3c, 0xb2, 0xa1]];
+/// The first four bytes of a pcapng file.
+const PCAPNG: [u8; 4] = [0x0a, 0x0d, 0x0d, 0x0a];
+
+/// Looks whether an input is a capture at all; the result reads the same bytes.
+///
+/// # Errors
+///
+/// [`ReplayError::NotPcap`], [`ReplayError::Input`].
+pub fn checked(mut input: impl Read) -> Result<impl Read, ReplayError> {
+    let mut head = Vec::with_capacity(HEADER);
+    input.by_ref().take(HEADER as u64).read_to_end(&mut head).map_err(ReplayError::Input)?;
+    let why = match head.first_chunk::<4>() {
+        _ if head.is_empty() => Some("it is empty"),
+        Some(&PCAPNG) => Some("it is pcapng: convert it by 'editcap -F pcap'"),
+        Some(magic) if !MAGICS.contains(magic) => Some("it begins otherwise"),
+        _ if head.len() < HEADER => Some("it is shorter than a header"),
+        _ => None,
+    };
+    match why {
+        Some(why) => Err(ReplayError::NotPcap(why)),
+        None => Ok(std::io::Cursor::new(head).chain(input)),
+    }
+}
+
 /// Reads frames from `input`, gives each to `handler` as coming in by the port that `port` says, and writes what is sent by whatever port to
 /// `output` (nanosecond time stamps, Ethernet). Timers that fall between two packets run at their time.
 ///
@@ -86,7 +121,8 @@ pub fn replay(
     port: impl Fn(&[u8]) -> PortId,
     handler: &mut dyn FrameHandler,
 ) -> Result<ReplaySummary, ReplayError> {
-    let mut reader = PcapReader::new(input).map_err(|error| ReplayError::Read { number: 0, error })?;
+    let mut reader =
+        PcapReader::new(checked(input)?).map_err(|error| ReplayError::Read { number: 0, error })?;
     let link = reader.header().datalink;
     if link != DataLink::ETHERNET {
         return Err(ReplayError::LinkType(link));

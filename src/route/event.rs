@@ -15,6 +15,8 @@ pub enum LinkKind {
     Other,
     /// A macvlan on top of [`Link::parent`] (VRRP with `use_vmac` makes these): frames to its MAC arrive on the parent.
     Macvlan,
+    /// A VLAN (802.1Q, 802.1ad) on top of [`Link::parent`]: the kernel hands it the parent's frames with its tag, without it.
+    Vlan,
 }
 
 /// A network interface (`RTM_NEWLINK`).

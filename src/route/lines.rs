@@ -6,6 +6,8 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
 
+use modes::fast::Macs;
+
 use super::event::Mac;
 use super::{Hop, HopState, NextHopId, PortId};
 use crate::time::Tick;
@@ -41,6 +43,68 @@ pub(super) struct Lines {
     lines: Box<[Line]>,
 }
 
+/// A line's value as it is stored.
+struct Words {
+    out: u64,
+    to: u64,
+    meta: u64,
+}
+
+impl Words {
+    #[inline(always)]
+    fn generation(&self) -> u16 {
+        (self.meta >> 16) as u16
+    }
+}
+
+impl Line {
+    /// The value in force; none if it changed meanwhile.
+    #[inline(always)]
+    fn read(&self) -> Option<Words> {
+        let version = self.version.load(Ordering::Acquire);
+        let copy = &self.copy[(version & 1) as usize];
+        let out = copy.out.load(Ordering::Relaxed);
+        let to = copy.to.load(Ordering::Relaxed);
+        let meta = copy.meta.load(Ordering::Relaxed);
+        fence(Ordering::Acquire);
+        (self.version.load(Ordering::Relaxed) == version).then_some(Words { out, to, meta })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn read_again(&self) -> Option<Words> {
+        (1..READ_TRIES).find_map(|_| self.read())
+    }
+}
+
+/// What a frame needs to leave by a next hop that is ready, as the line has it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Leave {
+    out: u64,
+    to: u64,
+}
+
+impl Leave {
+    /// Where the frame goes out.
+    #[inline(always)]
+    pub(crate) fn port(self) -> PortId {
+        PortId(self.out as u16)
+    }
+
+    /// As [`Hop::mtu`].
+    #[inline(always)]
+    pub(crate) fn mtu(self) -> u16 {
+        self.to as u16
+    }
+
+    /// Its MAC addresses: the frame's first 12 bytes.
+    #[inline(always)]
+    pub(crate) fn macs(self) -> Macs {
+        let (dst, src) = (self.to >> 16, self.out >> 16);
+        Macs { first: (dst >> 16) as u32, rest: dst << 48 | src }
+    }
+}
+
 const fn pack(mac: Mac, low: u16) -> u64 {
     let [a, b, c, d, e, f] = mac;
     let [g, h] = low.to_be_bytes();
@@ -64,6 +128,9 @@ impl NextHopId {
     }
 }
 
+/// The number of [`HopState::Ready`] in a line.
+const READY: u64 = 2;
+
 const STATES: [HopState; 4] = [HopState::Gone, HopState::Unresolved, HopState::Ready, HopState::Gone];
 
 impl Lines {
@@ -84,7 +151,7 @@ impl Lines {
         let state = match hop.state {
             HopState::Gone => 0,
             HopState::Unresolved => 1,
-            HopState::Ready => 2,
+            HopState::Ready => READY,
         };
         // Pairs with the acquire fence in `get`: who reads a word stored below also sees the version stepped before,
         // which put this copy out of force.
@@ -96,27 +163,26 @@ impl Lines {
     }
 
     /// The value in force.
-    #[inline(always)]
+    #[inline]
     pub(super) fn get(&self, id: NextHopId) -> Hop {
         let Some(line) = self.lines.get(id.index()) else { return Hop::GONE };
-        for _ in 0..READ_TRIES {
-            let version = line.version.load(Ordering::Acquire);
-            let copy = &line.copy[(version & 1) as usize];
-            let out = copy.out.load(Ordering::Relaxed);
-            let to = copy.to.load(Ordering::Relaxed);
-            let meta = copy.meta.load(Ordering::Relaxed);
-            fence(Ordering::Acquire);
-            if line.version.load(Ordering::Relaxed) != version {
-                continue;
-            }
-            if (meta >> 16) as u16 != id.generation() {
-                return Hop::GONE;
-            }
-            let (src_mac, port) = unpack(out);
-            let (dst_mac, mtu) = unpack(to);
-            return Hop { state: STATES[(meta & 3) as usize], port: PortId(port), src_mac, dst_mac, mtu };
+        let Some(words) = line.read().or_else(|| line.read_again()) else {
+            return Hop { state: HopState::Unresolved, ..Hop::GONE };
+        };
+        if words.generation() != id.generation() {
+            return Hop::GONE;
         }
-        Hop { state: HopState::Unresolved, ..Hop::GONE }
+        let (src_mac, port) = unpack(words.out);
+        let (dst_mac, mtu) = unpack(words.to);
+        Hop { state: STATES[(words.meta & 3) as usize], port: PortId(port), src_mac, dst_mac, mtu }
+    }
+
+    /// What a frame needs to leave at once; none where the next hop is not ready, or changes this instant.
+    #[inline(always)]
+    pub(super) fn leave(&self, id: NextHopId) -> Option<Leave> {
+        let words = self.lines.get(id.index())?.read()?;
+        let ready = words.generation() == id.generation() && words.meta & 3 == READY;
+        ready.then_some(Leave { out: words.out, to: words.to })
     }
 
     /// Notes a use; true if that changed what was noted.

@@ -19,6 +19,14 @@ struct Slot {
     extra: [AtomicU64; MAX_EXTRA_MACS],
 }
 
+impl Slot {
+    #[inline(never)]
+    fn has_extra(&self, mac: u64) -> bool {
+        let len = self.extra_len.load(Ordering::Acquire) as usize;
+        self.extra.iter().take(len).any(|m| m.load(Ordering::Relaxed) == mac)
+    }
+}
+
 pub(super) struct Ports {
     slots: [OnceLock<Box<Slot>>; MAX_PORTS],
 }
@@ -33,6 +41,7 @@ impl Ports {
         Ports { slots: [const { OnceLock::new() }; MAX_PORTS] }
     }
 
+    #[inline(always)]
     fn slot(&self, port: PortId) -> Option<&Slot> {
         self.slots.get(usize::from(port.0))?.get().map(|s| &**s)
     }
@@ -76,11 +85,18 @@ impl Ports {
 
     #[inline]
     pub(super) fn has_mac(&self, port: PortId, mac: Mac) -> bool {
+        self.has(port, word(mac))
+    }
+
+    /// [`Ports::has_mac`] for the MAC in a frame's first bytes, taken as one number.
+    #[inline(always)]
+    pub(super) fn is_to_us(&self, port: PortId, start: &[u8; 8]) -> bool {
+        self.has(port, u64::from_be_bytes(*start) >> 16 | PRESENT)
+    }
+
+    #[inline(always)]
+    fn has(&self, port: PortId, mac: u64) -> bool {
         let Some(slot) = self.slot(port) else { return false };
-        let mac = word(mac);
-        slot.own.load(Ordering::Relaxed) == mac || {
-            let len = slot.extra_len.load(Ordering::Acquire) as usize;
-            slot.extra.iter().take(len).any(|m| m.load(Ordering::Relaxed) == mac)
-        }
+        slot.own.load(Ordering::Relaxed) == mac || slot.has_extra(mac)
     }
 }

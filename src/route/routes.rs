@@ -5,10 +5,10 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock, RwLockReadGuard, RwLockWriteGua
 
 use modes::{Addr, Family};
 
-use super::event::{Event, Link, Mac, Resync};
-use super::lines::Lines;
+use super::event::{Event, Link, LinkKind, Mac, Resync};
+use super::lines::{Leave, Lines};
 use super::ports::Ports;
-use super::state::Tables;
+use super::state::{LinkEntry, Tables};
 use super::{Hop, HopState, NextHopId, PortError, PortId, PortInfo, RouteError, RouteStats, Solicit};
 use crate::time::{Now, Tick};
 
@@ -156,6 +156,12 @@ impl Routes {
         self.lines.get(id)
     }
 
+    /// The same in short, for a next hop that is ready; none for any other.
+    #[inline(always)]
+    pub(crate) fn leave(&self, id: NextHopId) -> Option<Leave> {
+        self.lines.leave(id)
+    }
+
     /// Notes that a frame was, or should have been, sent to this next hop: it is kept, resolved and confirmed. Writes
     /// only every half second.
     #[inline]
@@ -186,6 +192,22 @@ impl Routes {
         used.filter(|(_, h)| h.state != HopState::Gone).collect()
     }
 
+    /// VLAN devices that are up above a port and are no port themselves, each with that port's interface: what arrives for them
+    /// there is not the director's.
+    pub fn unserved_vlans(&self) -> Vec<(String, String)> {
+        let t = self.read();
+        let mut found = Vec::new();
+        for LinkEntry { link, .. } in t.links.values() {
+            let vlan = link.kind == LinkKind::Vlan && link.up && self.ports.by_name(&link.name).is_none();
+            let parent = link.parent.filter(|_| vlan).and_then(|p| t.links.get(&p)).map(|e| &e.link.name);
+            if let Some(parent) = parent.filter(|p| self.ports.by_name(p).is_some()) {
+                found.push((link.name.clone(), parent.clone()));
+            }
+        }
+        found.sort();
+        found
+    }
+
     /// Whether this is an address of the director itself.
     pub fn is_local(&self, family: Family, addr: Addr) -> bool {
         self.read().is_local(family, addr)
@@ -209,6 +231,18 @@ impl Routes {
         self.ports.has_mac(port, mac)
     }
 
+    /// The MACs of macvlans on top of ports, with the index of the port's interface: frames to them are the director's as those
+    /// to the port's own MAC are.
+    pub fn extra_macs(&self) -> Vec<(u32, Mac)> {
+        self.read().extra_macs.clone()
+    }
+
+    /// As [`Routes::is_our_mac`] for the one that a frame begins with.
+    #[inline(always)]
+    pub(crate) fn is_to_us(&self, port: PortId, start: &[u8; 8]) -> bool {
+        self.ports.is_to_us(port, start)
+    }
+
     /// What is known of a port; none if there is no such port.
     pub fn port(&self, port: PortId) -> Option<PortInfo> {
         let name = self.ports.name(port)?.to_owned();
@@ -221,6 +255,18 @@ impl Routes {
             up: link.is_some_and(|l| l.up && l.running),
             name,
         })
+    }
+
+    /// The name of an interface.
+    pub fn link_name(&self, ifindex: u32) -> Option<String> {
+        Some(self.read().links.get(&ifindex)?.link.name.clone())
+    }
+
+    /// Interface and address of a next hop, as long as its line is its own.
+    pub fn next_hop(&self, id: NextHopId) -> Option<(String, IpAddr)> {
+        let t = self.read();
+        let key = t.key_of(id)?;
+        Some((t.links.get(&key.ifindex)?.link.name.clone(), key.addr))
     }
 
     /// Sizes and limits.

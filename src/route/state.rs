@@ -58,6 +58,8 @@ pub(super) struct Tables {
     pub(super) neighs: HashMap<(u32, IpAddr), Neigh>,
     pub(super) neighs_refused: u64,
     pub(super) macs_refused: u64,
+    /// MACs of macvlans by the interface of the port that they are on.
+    pub(super) extra_macs: Vec<(u32, Mac)>,
     keys: BTreeMap<LineKey, u16>,
     pub(super) info: Vec<LineInfo>,
     free: Vec<u16>,
@@ -126,6 +128,12 @@ impl Tables {
             None if self.free.is_empty() => Err(RouteError::TooManyNextHops),
             None => Ok(None),
         }
+    }
+
+    /// What a line is for, if the id is still that of its line.
+    pub(super) fn key_of(&self, id: NextHopId) -> Option<LineKey> {
+        let info = self.info.get(id.index())?;
+        info.key.filter(|_| info.generation == id.generation())
     }
 
     pub(super) fn id(&self, index: u16) -> Option<NextHopId> {
@@ -233,6 +241,7 @@ impl Tables {
     /// Tells the ports which MACs they have: their own, and those of the macvlans on top that are up.
     pub(super) fn set_macs(&mut self, ports: &Ports) {
         let mut refused = 0;
+        self.extra_macs.clear();
         for (port, name) in ports.iter() {
             let own = self.links.values().find(|e| e.link.name == name);
             let mut extra: Vec<Mac> = Vec::new();
@@ -246,6 +255,7 @@ impl Tables {
                 extra.extend(self.links.values().filter(|e| on_top(&e.link)).filter_map(|e| e.link.mac));
                 extra.sort_unstable();
                 extra.dedup();
+                self.extra_macs.extend(extra.iter().map(|mac| (own.link.ifindex, *mac)));
             }
             refused += ports.set(port, own.and_then(|o| o.link.mac), &extra) as u64;
         }

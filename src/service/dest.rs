@@ -12,6 +12,7 @@ use modes::{Addr, Family};
 use schedulers::Load;
 
 use crate::mem::Region;
+use crate::time::Tick;
 
 /// Words of a destination's line.
 const LINE: usize = 16;
@@ -31,6 +32,8 @@ const W_TUNNEL: usize = 9;
 const W_SOURCE_HI: usize = 10;
 const W_SOURCE_LO: usize = 11;
 const W_SOURCE: usize = 12;
+/// The tick at which it is forgotten:32, the path's MTU:16; 0 while nothing is known.
+const W_PATH_MTU: usize = 13;
 
 const AVAILABLE: u64 = 1;
 const OVERLOADED: u64 = 2;
@@ -95,7 +98,7 @@ impl RawStats {
 /// One destination's line.
 #[derive(Clone, Copy, Debug)]
 pub struct DestLine<'a> {
-    w: &'a [AtomicU64],
+    w: &'a [AtomicU64; LINE],
 }
 
 impl Dests {
@@ -111,9 +114,9 @@ impl Dests {
     }
 
     /// The line of a destination.
+    #[inline(always)]
     pub fn line(&self, id: DestId) -> DestLine<'_> {
-        let at = id as usize * LINE;
-        DestLine { w: &self.lines.words()[at..at + LINE] }
+        DestLine { w: &self.lines.words().as_chunks().0[id as usize] }
     }
 
     /// Takes a line for a new destination; it is not available yet. `None` when there is no room.
@@ -143,9 +146,9 @@ impl Dests {
         self.free.lock().unwrap_or_else(|e| e.into_inner()).list.push(id);
     }
 
-    fn stat(&self, worker: usize, id: DestId) -> &[AtomicU64] {
-        let at = (worker * self.capacity as usize + id as usize) * STAT;
-        &self.stats.words()[at..at + STAT]
+    #[inline(always)]
+    fn stat(&self, worker: usize, id: DestId) -> &[AtomicU64; STAT] {
+        &self.stats.words().as_chunks().0[worker * self.capacity as usize + id as usize]
     }
 
     fn bump(w: &AtomicU64, n: u64) {
@@ -167,6 +170,14 @@ impl Dests {
         let s = self.stat(worker, id);
         Dests::bump(&s[2], pkts);
         Dests::bump(&s[4], bytes);
+    }
+
+    /// As [`Dests::count_in`] or [`Dests::count_out`].
+    #[inline(always)]
+    pub(crate) fn count(&self, worker: usize, id: DestId, out: bool, pkts: u64, bytes: u64) {
+        let s = self.stat(worker, id);
+        Dests::bump(&s[1 + usize::from(out)], pkts);
+        Dests::bump(&s[3 + usize::from(out)], bytes);
     }
 
     /// What all workers counted.
@@ -238,6 +249,7 @@ impl DestLine<'_> {
     }
 
     /// Whether the server is configured (connections of a removed server are kept, but not served).
+    #[inline(always)]
     pub fn available(&self) -> bool {
         self.w[W_FLAGS].load(Acquire) & AVAILABLE != 0
     }
@@ -337,12 +349,39 @@ impl DestLine<'_> {
 
     /// The cached next hop: the routes' epoch for which it holds, and its number.
     pub fn route(&self) -> (u32, u32) {
-        let w = self.w[W_ROUTE].load(Acquire);
+        let w = self.route_word();
         ((w >> 32) as u32, w as u32)
+    }
+    /// The same in one word, the epoch above.
+    #[inline(always)]
+    pub(crate) fn route_word(&self) -> u64 {
+        self.w[W_ROUTE].load(Acquire)
     }
     /// Caches a next hop.
     pub fn set_route(&self, epoch: u32, hop: u32) {
         self.w[W_ROUTE].store(u64::from(epoch) << 32 | u64::from(hop), Release);
+    }
+
+    /// The largest packet that routers on the way to the server let pass, as one of them said; 65,535 where none did, or long ago.
+    #[inline]
+    pub fn path_mtu(&self, now: Tick) -> u16 {
+        let word = &self.w[W_PATH_MTU];
+        match word.load(Relaxed) {
+            0 => u16::MAX,
+            w if now.reached(Tick((w >> 32) as u32)) => {
+                // Else it would hold again when ticks have gone half their round.
+                let _ = word.compare_exchange(w, 0, Relaxed, Relaxed);
+                u16::MAX
+            }
+            w => w as u16,
+        }
+    }
+    /// Notes what a router said, for so many ticks. A larger value than the known one waits until that is forgotten.
+    pub fn set_path_mtu(&self, mtu: u16, now: Tick, life: u32) {
+        if mtu <= self.path_mtu(now) {
+            let word = u64::from(now.plus(life).0) << 32 | u64::from(mtu);
+            self.w[W_PATH_MTU].store(word, Relaxed);
+        }
     }
 
     /// The director's own address on the way to the server, if it was cached in this epoch of the routes.
@@ -386,6 +425,26 @@ mod tests {
         assert_eq!(dests.line(id + 1).tunnel(), Tunnel::default());
         dests.release(id);
         assert_eq!(dests.line(id).tunnel(), Tunnel::default());
+    }
+
+    #[test]
+    fn a_path_mtu_is_forgotten() {
+        let dests = Dests::new(1, 1).unwrap();
+        let id = dests.allocate().unwrap();
+        let line = dests.line(id);
+        for start in [Tick(7), Tick(u32::MAX - 3)] {
+            assert_eq!(line.path_mtu(start), u16::MAX);
+            line.set_path_mtu(1400, start, 10);
+            line.set_path_mtu(1450, start.plus(1), 10);
+            assert_eq!(line.path_mtu(start.plus(9)), 1400, "larger ones wait");
+            assert_eq!(line.path_mtu(start.plus(10)), u16::MAX);
+            line.set_path_mtu(1450, start.plus(10), 10);
+            line.set_path_mtu(1300, start.plus(12), 10);
+            assert_eq!(line.path_mtu(start.plus(21)), 1300);
+            assert_eq!(line.path_mtu(start.plus(22)), u16::MAX);
+        }
+        dests.release(id);
+        assert_eq!(dests.line(id).path_mtu(Tick(0)), u16::MAX);
     }
 
     #[test]

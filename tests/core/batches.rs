@@ -1,12 +1,13 @@
-//! Frames in batches meet the same as frames one by one, whatever they do to each other.
+//! Frames in batches meet the same as frames one by one, whatever they do to each other; and on the path of the usual packet the
+//! same as on the general one.
 
 use std::net::IpAddr;
 
-use lvsd::engine::{Frame, FrameHandler, RxChecksum, Verdict};
+use lvsd::engine::{Count, Frame, FrameHandler, Gso, Reason, RxChecksum, Verdict};
 use lvsd::route::PortId;
 
 use super::frames::*;
-use super::rig::{C0, C0_MAC, GW_MAC, Rig, S0, S0_MAC, server_mac};
+use super::rig::{C0, C0_MAC, GW_MAC, Rig, S0, S0_MAC, neighbour, server_mac};
 
 /// Verdict and bytes of a frame, and what the core sent besides.
 type Fate = (Verdict, Vec<u8>);
@@ -64,6 +65,7 @@ fn fates(
     rig: &mut Rig,
     frames: &[(PortId, Vec<u8>)],
     sizes: &[usize],
+    mut before: impl FnMut(&mut Rig),
 ) -> (Vec<Fate>, Vec<(PortId, Vec<u8>)>) {
     let mut fates = Vec::new();
     let mut out = Vec::new();
@@ -86,6 +88,7 @@ fn fates(
             })
             .collect();
         let mut verdicts = Vec::new();
+        before(rig);
         rig.worker.batch(rig.now, &mut batch, &mut verdicts);
         assert_eq!(verdicts.len(), n);
         fates.extend(verdicts.into_iter().zip(&buffers).map(|(v, b)| (v, b[64..].to_vec())));
@@ -98,9 +101,9 @@ fn fates(
 #[test]
 fn a_batch_is_its_frames_one_by_one() {
     let frames: Vec<_> = (0..4000).map(frame).collect();
-    let (alone, alone_out) = fates(&mut rig(), &frames, &[1]);
+    let (alone, alone_out) = fates(&mut rig(), &frames, &[1], |_| ());
     for sizes in [&[64][..], &[2, 15, 16, 17], &[33, 63, 1], &[200]] {
-        let (fates, out) = fates(&mut rig(), &frames, sizes);
+        let (fates, out) = fates(&mut rig(), &frames, sizes, |_| ());
         for (n, (a, b)) in alone.iter().zip(&fates).enumerate() {
             assert_eq!(a, b, "frame {n} in batches of {sizes:?}");
         }
@@ -112,4 +115,119 @@ fn a_batch_is_its_frames_one_by_one() {
     let dropped = count(&|v| matches!(v, Verdict::Drop(_)));
     let passed = count(&|v| matches!(v, Verdict::Pass));
     assert!(forwarded > 500 && dropped > 100 && passed > 500 && !alone_out.is_empty());
+}
+
+/// What leaves, in the order in which a port sends it: a batch's own frames, then the outbox.
+fn sent(rig: &mut Rig, frames: &[(Vec<u8>, RxChecksum, Option<Gso>)]) -> Vec<Vec<u8>> {
+    let mut buffers: Vec<Vec<u8>> = frames.iter().map(|(f, ..)| [&[0; 64], &f[..]].concat()).collect();
+    let mut batch: Vec<Frame<'_>> = buffers
+        .iter_mut()
+        .zip(frames)
+        .map(|(buf, (_, checksum, gso))| Frame {
+            start: 64,
+            end: buf.len(),
+            buf,
+            port: C0,
+            checksum: *checksum,
+            gso: *gso,
+        })
+        .collect();
+    let mut verdicts = Vec::new();
+    rig.worker.batch(rig.now, &mut batch, &mut verdicts);
+    let own = batch.iter().zip(&verdicts).filter(|(_, v)| matches!(v, Verdict::Forward(_)));
+    let mut out: Vec<Vec<u8>> = own.map(|(f, _)| f.bytes().to_vec()).collect();
+    out.extend(rig.outbox().into_iter().map(|(_, f)| f));
+    out
+}
+
+fn flow(data: &[u8]) -> Vec<u8> {
+    ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, ACK, data))
+}
+
+/// The last byte of each frame: what it was marked with.
+fn marks(frames: &[Vec<u8>]) -> Vec<u8> {
+    frames.iter().map(|f| *f.last().unwrap()).collect()
+}
+
+/// Nothing of a flow overtakes a super-packet of it that was cut, nor fragments.
+#[test]
+fn what_is_cut_is_not_overtaken() {
+    let mut rig = Rig::golden();
+    rig.cli("-A -t 10.0.0.1:80 -s rr");
+    rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -i");
+    let plain = |mark: u8| (flow(&[mark; 10]), RxChecksum::Complete, None);
+    let syn = ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, SYN, &[1]));
+    let large = (flow(&[3; 3000]), RxChecksum::Partial, Some(Gso { size: 1000 }));
+    let mut may_be_cut = Ip::new(ip("10.2.0.1"), ip("10.0.0.1"));
+    may_be_cut.df = false;
+    let fragments = ethernet(C0_MAC, GW_MAC, &tcp(&may_be_cut, 30_000, 80, ACK, &[5; 1460]));
+    let fragments = (fragments, RxChecksum::Complete, None);
+    let batch = [(syn, RxChecksum::Complete, None), plain(2), large, plain(4), fragments, plain(6)];
+    assert_eq!(marks(&sent(&mut rig, &batch)), [1, 2, 3, 3, 3, 4, 5, 5, 6]);
+    // The next batch goes its own way again.
+    let mut verdicts = Vec::new();
+    let mut buf = [&[0; 64], &flow(&[7])[..]].concat();
+    let end = buf.len();
+    let frame = Frame { buf: &mut buf, start: 64, end, port: C0, checksum: RxChecksum::Complete, gso: None };
+    rig.worker.batch(rig.now, &mut [frame], &mut verdicts);
+    assert_eq!(verdicts, [Verdict::Forward(S0)]);
+}
+
+/// Nothing of a flow overtakes what waits for its next hop.
+#[test]
+fn what_waits_is_not_overtaken() {
+    let mut rig = Rig::golden();
+    rig.cli("-A -t 10.0.0.1:80 -s rr");
+    rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -g");
+    let syn = ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, SYN, &[1]));
+    let plain = |mark: u8| (flow(&[mark; 10]), RxChecksum::Complete, None);
+    rig.apply(neighbour(3, "10.1.0.1", None));
+    assert_eq!(sent(&mut rig, &[(syn, RxChecksum::Complete, None), plain(2)]), [] as [Vec<u8>; 0]);
+    rig.apply(neighbour(3, "10.1.0.1", Some(server_mac(1))));
+    // No timer in between.
+    let out = sent(&mut rig, &[plain(3), plain(4)]);
+    assert_eq!(marks(&out), [1, 2, 3, 4]);
+    assert!(out.iter().all(|f| f[..6] == server_mac(1)));
+}
+
+/// All that is left of some frames: counters, servers' statistics, connections.
+fn traces(rig: &Rig) -> (Vec<u64>, Vec<[u64; 5]>, Vec<String>) {
+    let c = rig.director.counters(0);
+    let counts = Count::ALL.iter().map(|x| c.counted(*x)).chain(Reason::ALL.iter().map(|r| c.dropped(*r)));
+    let stats = |id| {
+        let s = rig.director.dests.stats(id);
+        [s.conns, s.in_pkts, s.out_pkts, s.in_bytes, s.out_bytes]
+    };
+    let mut conns = Vec::new();
+    let mut cursor = Some(0);
+    while let Some(at) = cursor {
+        cursor = rig.director.table.scan(at, 64, &mut |c| {
+            let ends = (c.proto(), c.client(), c.virt(), c.real());
+            conns.push(format!("{ends:?} {} {:?} {} {}", c.state(), c.last_seen(), c.timeout(), c.packets()));
+        });
+    }
+    conns.sort();
+    (counts.collect(), (0..6).map(stats).collect(), conns)
+}
+
+/// The usual path needs a next hop that is known; where the routes have just changed every packet takes the general one.
+#[test]
+fn the_usual_path_is_the_general_one() {
+    let frames: Vec<_> = (0..4000).map(frame).collect();
+    // a little time between frames: half of them fall into a new tick
+    let pass = |rig: &mut Rig| rig.now.0 += 40_000_000;
+    let (mut usual, mut general) = (rig(), rig());
+    let (fast, fast_out) = fates(&mut usual, &frames, &[1], pass);
+    let (slow, slow_out) = fates(&mut general, &frames, &[1], |rig| {
+        pass(rig);
+        let name = rig.director.routes.port(C0).unwrap().name;
+        rig.director.routes.add_port(C0, &name).unwrap();
+    });
+    for (n, (a, b)) in fast.iter().zip(&slow).enumerate() {
+        assert_eq!(a, b, "frame {n}");
+    }
+    assert_eq!(fast_out, slow_out);
+    assert_eq!(traces(&usual), traces(&general));
+    let translated = fast.iter().filter(|(v, _)| matches!(v, Verdict::Forward(_))).count();
+    assert!(translated > 500);
 }

@@ -108,6 +108,19 @@ pub fn udp(ip: &Ip, sport: u16, dport: u16, data: &[u8]) -> Vec<u8> {
     ip.packet(17, &seg)
 }
 
+/// An ICMP or ICMPv6 message: type, code, bytes 4..8, and what follows.
+pub fn icmp(ip: &Ip, (kind, code): (u8, u8), rest: u32, quote: &[u8]) -> Vec<u8> {
+    let mut message = vec![kind, code, 0, 0];
+    message.extend(rest.to_be_bytes());
+    message.extend(quote);
+    let proto = if ip.src.is_ipv4() { 1 } else { 58 };
+    let mut all = if proto == 1 { Vec::new() } else { ip.pseudo(58, message.len()) };
+    all.extend(&message);
+    let c = !sum(&all);
+    message[2..4].copy_from_slice(&c.to_be_bytes());
+    ip.packet(proto, &message)
+}
+
 pub fn ethernet(dst: [u8; 6], src: [u8; 6], packet: &[u8]) -> Vec<u8> {
     let mut v = Vec::new();
     v.extend(dst);
@@ -117,7 +130,7 @@ pub fn ethernet(dst: [u8; 6], src: [u8; 6], packet: &[u8]) -> Vec<u8> {
     v
 }
 
-/// Whether the checksums of an untagged TCP or UDP frame are right.
+/// Whether the checksums of an untagged TCP, UDP or ICMP frame are right.
 pub fn checksums_ok(frame: &[u8]) -> bool {
     let p = &frame[14..];
     let (proto, header, src, dst) = if p[0] >> 4 == 4 {
@@ -129,7 +142,7 @@ pub fn checksums_ok(frame: &[u8]) -> bool {
     } else {
         (p[6], 40, ip6(&p[8..24]), ip6(&p[24..40]))
     };
-    let mut all = Ip::new(src, dst).pseudo(proto, p.len() - header);
+    let mut all = if proto == 1 { Vec::new() } else { Ip::new(src, dst).pseudo(proto, p.len() - header) };
     all.extend(&p[header..]);
     sum(&all) == 0xffff
 }

@@ -4,7 +4,10 @@
 mod admin;
 mod batches;
 mod cases;
+mod cases_icmp;
+mod cases_path;
 mod cases_tunnel;
+mod cases_vlan;
 mod frames;
 mod packets;
 mod replay;

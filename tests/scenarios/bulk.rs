@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use crate::capture::{Capture, Packet, decode, mac, says_too_big};
 use crate::client::{curl_sha256, upload};
+use crate::director::taps_see_what_is_ours;
 use crate::lab::{Family, Lab, Mode};
 use crate::netns::Netns;
 use crate::servers::{Service, TcpServer, big_file};
@@ -119,9 +120,11 @@ fn sound_on_the_wire(mode: Mode, family: Family, prepare: impl Fn(&Lab)) {
 
     both_ways(&lab.client, vip, sink, &big).expect("the file, whole");
 
-    supers.look(|s| {
-        assert!(!s.is_empty(), "the director met no super-packet: the test is not what it should be")
-    });
+    if taps_see_what_is_ours() {
+        supers.look(|s| {
+            assert!(!s.is_empty(), "the director met no super-packet: the test is not what it should be")
+        });
+    }
     let got = at_servers.iter().map(sound).max().unwrap_or(0);
     assert!(got >= big.bytes as usize / 20, "only {got} bytes were seen at the upload's server");
     let got = sound(&at_client);

@@ -148,7 +148,8 @@ impl Echo {
     }
 }
 
-fn read_line(stream: &mut TcpStream) -> std::io::Result<String> {
+/// A line of at most 256 bytes, without its end.
+pub(crate) fn read_line(stream: &mut TcpStream) -> std::io::Result<String> {
     let mut line = Vec::new();
     let mut byte = [0];
     while line.len() < 256 {

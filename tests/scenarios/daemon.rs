@@ -13,7 +13,7 @@ use crate::wait::{secs, until, within};
 use crate::{probe, spread};
 
 /// Everything of a namespace that a daemon might change and should put back.
-fn snapshot(ns: &Netns, devs: &[&str]) -> String {
+pub(crate) fn snapshot(ns: &Netns, devs: &[&str]) -> String {
     let mut lines: Vec<String> = [
         "ip -d link",
         "ip addr",

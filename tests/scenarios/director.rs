@@ -38,12 +38,13 @@ pub(crate) struct Lvsd {
 }
 
 impl Lvsd {
-    /// Starts it in `ns` on `devs`, for at most `limit` connections, and waits until it answers.
+    /// Starts it in `ns` on `devs`, for at most `limit` connections, with more arguments, and waits until it answers.
     #[track_caller]
-    pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32) -> Lvsd {
+    pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32, more: &[&str]) -> Lvsd {
         let (socket, state) = (dir.join("lvsd.sock"), dir.join("lvsd.state"));
         let mut command = ns.command(probe::lvsd());
         lvsd_arguments(&mut command, &socket, &state, devs, limit);
+        command.args(more);
         let process = Proc::start(&mut command, dir.join("lvsd.log"));
         let mut lvsd = Lvsd { process, socket, state };
         until("lvsd answers on its socket", secs(20), || {
@@ -130,6 +131,19 @@ impl Lvsd {
         found.unwrap_or_else(|| panic!("no statistics of {address} in\n{text}"))
     }
 
+    /// A counter of `lvsctl status`.
+    #[track_caller]
+    pub(crate) fn counter(&self, name: &str) -> u64 {
+        let text = self.ctl_ok("status");
+        let found = text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(' ')?.parse().ok());
+        found.unwrap_or_else(|| panic!("no counter {name} in\n{text}"))
+    }
+
+    /// What it has logged.
+    pub(crate) fn log(&self) -> String {
+        self.process.output()
+    }
+
     /// The connection table.
     #[track_caller]
     pub(crate) fn connections(&self) -> Vec<ConnRow> {
@@ -147,13 +161,11 @@ impl Lvsd {
 
     /// All that helps to understand a failure.
     pub(crate) fn print_all(&self, ns: &Netns) {
-        for line in ["-L -n", "-L -n -c", "-L -n --stats", "status"] {
+        for line in ["-L -n", "-L -n -c", "-L -n --stats", "status --nonzero"] {
             let out = self.ctl(line);
             let text = [out.stdout, out.stderr].concat();
             let text = String::from_utf8_lossy(&text);
-            // Of the counters, only those that counted.
-            let text: Vec<&str> = text.lines().filter(|l| line != "status" || !l.ends_with(" 0")).collect();
-            println!("--- lvsctl {line}: {}\n{}", out.status, head(&text));
+            println!("--- lvsctl {line}: {}\n{}", out.status, head(&text.lines().collect::<Vec<_>>()));
         }
         for line in ["ip neigh", "ip -s link", "ip addr", "ip route", "ip -6 route"] {
             println!("--- {line}, director\n{}", String::from_utf8_lossy(&ns.try_sh(line).stdout));
@@ -170,9 +182,24 @@ fn head(lines: &[&str]) -> String {
     }
 }
 
+/// The rings under test: what `LVSD_DATAPATH` says (`afpacket`, `afxdp`, `afxdp-generic`), else AF_PACKET.
+pub(crate) fn datapath_arguments() -> Vec<String> {
+    let chosen = std::env::var("LVSD_DATAPATH").unwrap_or_else(|_| "afpacket".into());
+    let words = match chosen.split_once('-') {
+        None => vec!["--datapath", &chosen],
+        Some((kind, mode)) => vec!["--datapath", kind, "--xdp-mode", mode],
+    };
+    words.into_iter().map(str::to_owned).collect()
+}
+
+/// Whether a packet socket in the director sees the frames that are taken: XDP comes before it.
+pub(crate) fn taps_see_what_is_ours() -> bool {
+    datapath_arguments().iter().all(|word| word != "afxdp")
+}
+
 /// The daemon's arguments.
 pub(crate) fn lvsd_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
-    command.arg("--socket").arg(socket).arg("--state-file").arg(state).args(["--datapath", "afpacket"]);
+    command.arg("--socket").arg(socket).arg("--state-file").arg(state).args(datapath_arguments());
     for d in devs {
         command.args(["--interface", d]);
     }

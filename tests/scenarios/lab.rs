@@ -39,11 +39,6 @@ impl Mode {
             Mode::Gre => "-i --tun-type gre",
         }
     }
-
-    /// Whether the servers sit behind tunnels.
-    pub(crate) fn tunnels(self) -> bool {
-        matches!(self, Mode::Ipip | Mode::Gre)
-    }
 }
 
 /// The addresses of one family in one topology.
@@ -114,6 +109,8 @@ pub(crate) struct Server {
 /// A topology with its programs.
 pub(crate) struct Lab {
     pub(crate) mode: Mode,
+    /// Queues that every device has.
+    queues: u32,
     // Fields are dropped in this order: programs before the namespaces that they run in.
     /// The daemon, once started.
     pub(crate) lvsd: Option<Lvsd>,
@@ -131,10 +128,11 @@ impl Lab {
         Lab::with_queues(mode, 1)
     }
 
-    /// As [`Lab::new`]; the director's device towards the client has `queues` queues (with DR always one, as veth has).
+    /// As [`Lab::new`]; every device has `queues` queues in each direction (veth has one unless told otherwise).
     pub(crate) fn with_queues(mode: Mode, queues: u32) -> Lab {
         let lab = Lab {
             mode,
+            queues,
             lvsd: None,
             servers: (1..=3)
                 .map(|number| Server {
@@ -157,13 +155,7 @@ impl Lab {
         match mode {
             Mode::Nat => {
                 lab.plug(&lab.director, "i0", "dir", "02:00:00:00:00:01");
-                lab.client.ip(&format!(
-                    "link add c0 address 02:00:00:00:00:c0 numrxqueues {queues} numtxqueues {queues} type veth peer name o0 \
-                     numrxqueues {queues} numtxqueues {queues} netns {}",
-                    lab.director.name()
-                ));
-                lab.director.ip("link set o0 address 02:00:00:00:00:d0 up");
-                lab.client.ip("link set c0 up");
+                lab.lay_outer_cable(queues);
             }
             Mode::Dr | Mode::Ipip | Mode::Gre => {
                 lab.plug(&lab.director, "d0", "dir", "02:00:00:00:00:01");
@@ -172,6 +164,24 @@ impl Lab {
         }
         lab.configure_ends();
         lab
+    }
+
+    /// With NAT: connects client and director.
+    fn lay_outer_cable(&self, queues: u32) {
+        self.client.ip(&format!(
+            "link add c0 address 02:00:00:00:00:c0 numrxqueues {queues} numtxqueues {queues} type veth peer name o0 \
+             numrxqueues {queues} numtxqueues {queues} netns {}",
+            self.director.name()
+        ));
+        self.director.ip("link set o0 address 02:00:00:00:00:d0 up");
+        self.client.ip("link set c0 up");
+    }
+
+    /// With NAT: the cable between client and director is taken away with its devices, and laid anew.
+    pub(crate) fn replace_outer_cable(&self) {
+        self.client.ip("link del c0");
+        self.lay_outer_cable(1);
+        self.configure_outer();
     }
 
     /// With nginx in every server.
@@ -190,11 +200,16 @@ impl Lab {
 
     /// Connects `ns` to the bridge: device `dev` there, bridge port `port`.
     pub(crate) fn plug(&self, ns: &Netns, dev: &str, port: &str, mac: &str) {
+        let many = self.queue_words();
         self.lan.ip(&format!(
-            "link add {port} type veth peer name {dev} address {mac} netns {}\nlink set {port} master br0 up",
+            "link add {port} {many} type veth peer name {dev} address {mac} {many} netns {}\nlink set {port} master br0 up",
             ns.name()
         ));
         ns.ip(&format!("link set {dev} up"));
+    }
+
+    fn queue_words(&self) -> String {
+        format!("numrxqueues {n} numtxqueues {n}", n = self.queues)
     }
 
     fn configure_server(&self, s: &Server) {
@@ -205,23 +220,33 @@ impl Lab {
             let _ = writeln!(ip, "addr add {}/{} dev s0{nodad}", self.rip(family, s.number), p.lan_len);
             let _ = match self.mode {
                 Mode::Nat => writeln!(ip, "route add default via {}", p.dip),
-                Mode::Dr | Mode::Ipip | Mode::Gre => {
-                    writeln!(ip, "addr add {} dev lo", vip_address(p, family))
-                }
+                Mode::Dr | Mode::Ipip | Mode::Gre => Ok(()),
             };
         }
-        if self.mode != Mode::Nat {
-            // The director alone answers for the VIP (IPv6 never answers for an address on another device).
-            s.ns.sysctl("net.ipv4.conf.all.arp_ignore", "1");
-            s.ns.sysctl("net.ipv4.conf.all.arp_announce", "2");
-        }
         s.ns.ip(&ip);
-        if self.mode.tunnels() {
-            self.decapsulate(s);
+        if self.mode != Mode::Nat {
+            self.set_up(s, &["--no-advmss"]);
         }
     }
 
-    /// Loads the decapsulator of a server, or loads it again: held by the interface, so that it ends with the namespace.
+    /// Makes a namespace a real server by `lvsctl realserver setup`, with more words. The decapsulator is held by the
+    /// interface, so that it ends with the namespace.
+    pub(crate) fn set_up(&self, s: &Server, more: &[&str]) {
+        let mode = match self.mode {
+            Mode::Nat => panic!("a server behind NAT needs no set-up"),
+            Mode::Dr => "dr",
+            Mode::Ipip => "ipip",
+            Mode::Gre => "gre",
+        };
+        let mut command = s.ns.command(&probe::lvsctl().to_string_lossy());
+        command.args(["realserver", "setup", "--dev", "s0", "--mode", mode, "--vip"]);
+        command.args(Family::BOTH.map(|family| self.vip(family).to_string())).args(more);
+        command.arg("--pin-dir").arg(self.dir.join("pins"));
+        command.arg("--record").arg(self.dir.join(&format!("{}.record", s.name)));
+        run(&mut command);
+    }
+
+    /// Loads the decapsulator of a server again, held by the interface.
     pub(crate) fn decapsulate(&self, s: &Server) {
         let mut command = s.ns.command(&probe::lvsctl().to_string_lossy());
         command.args(["realserver", "decap", "--dev", "s0", "--pin-dir"]).arg(self.dir.join("pins"));
@@ -233,26 +258,51 @@ impl Lab {
     }
 
     fn configure_ends(&self) {
-        let (mut client, mut director) = (String::new(), String::new());
-        let outer_dev = self.outer_dev();
-        for family in Family::BOTH {
-            let p = plan(self.mode, family);
-            let nodad = if family == Family::V6 { " nodad" } else { "" };
-            let _ = writeln!(client, "addr add {}/{} dev c0{nodad}", p.client, p.client_len);
-            let _ = writeln!(director, "addr add {}/{} dev {outer_dev}{nodad}", p.outer, p.client_len);
-            let _ = writeln!(director, "addr add {} dev {outer_dev}", vip_address(p, family));
-            if self.mode == Mode::Nat {
-                let _ = writeln!(client, "route add default via {}", p.outer);
-                let _ = writeln!(director, "addr add {}/{} dev i0{nodad}", p.dip, p.lan_len);
-            }
-        }
         self.director.sysctl("net.ipv4.ip_forward", "1");
         self.director.sysctl("net.ipv6.conf.all.forwarding", "1");
         // As with IPVS: only the device that has the VIP answers for it, and the VIP asks for nobody.
         self.director.sysctl("net.ipv4.conf.all.arp_ignore", "1");
         self.director.sysctl("net.ipv4.conf.all.arp_announce", "2");
-        self.client.ip(&client);
-        self.director.ip(&director);
+        self.configure_outer();
+        if self.mode == Mode::Nat {
+            self.director.ip(&self.addresses(|p| (p.dip, p.lan_len), "i0"));
+        }
+    }
+
+    /// `addr add` of an address of each family.
+    fn addresses(&self, of: impl Fn(Plan) -> (&'static str, u8), dev: &str) -> String {
+        let line = |family| {
+            let nodad = if family == Family::V6 { " nodad" } else { "" };
+            let (addr, len) = of(plan(self.mode, family));
+            format!("addr add {addr}/{len} dev {dev}{nodad}\n")
+        };
+        Family::BOTH.map(line).concat()
+    }
+
+    /// Addresses and routes between client and director.
+    fn configure_outer(&self) {
+        self.configure_outer_on(self.outer_dev());
+        self.client.ip(&self.addresses(|p| (p.client, p.client_len), "c0"));
+        if self.mode == Mode::Nat {
+            let gateway = |family| format!("route add default via {}\n", plan(self.mode, family).outer);
+            self.client.ip(&Family::BOTH.map(gateway).concat());
+        }
+    }
+
+    /// The director's addresses on the client's segment, on a device of its.
+    pub(crate) fn configure_outer_on(&self, dev: &str) {
+        self.director.ip(&self.addresses(|p| (p.outer, p.client_len), dev));
+        let vip = |family| format!("addr add {} dev {dev}\n", vip_address(plan(self.mode, family), family));
+        self.director.ip(&Family::BOTH.map(vip).concat());
+    }
+
+    /// Has everybody know everybody's link address, so that no packet must wait for one.
+    pub(crate) fn acquaint(&self, family: Family) {
+        for s in &self.servers {
+            self.director.sh(&format!("ping -n -c 1 -W 5 {}", self.rip(family, s.number)));
+        }
+        self.client.sh(&format!("ping -n -c 1 -W 5 {}", self.outer(family)));
+        self.client.sh(&format!("ping -n -c 1 -W 5 {}", self.vip(family)));
     }
 
     /// The director's device towards the client.
@@ -309,9 +359,19 @@ impl Lab {
         self.start_lvsd_limited(20_000);
     }
 
+    /// As [`Lab::start_lvsd`] on these devices only.
+    pub(crate) fn start_lvsd_on(&mut self, devs: &[&str]) {
+        self.lvsd = Some(Lvsd::start(&self.director, devs, &self.dir, 20_000, &[]));
+    }
+
     /// As [`Lab::start_lvsd`] with another limit of connections.
     pub(crate) fn start_lvsd_limited(&mut self, limit: u32) {
-        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, limit));
+        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, limit, &[]));
+    }
+
+    /// As [`Lab::start_lvsd`] with more arguments.
+    pub(crate) fn start_lvsd_with(&mut self, more: &[&str]) {
+        self.lvsd = Some(Lvsd::start(&self.director, self.director_devs(), &self.dir, 20_000, more));
     }
 
     /// The running daemon.

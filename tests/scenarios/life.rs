@@ -97,7 +97,8 @@ fn a_deleted_server_comes_back(mode: Mode, family: Family) {
     lab.d().ctl_ok(&format!("-d -t {vip} -r {rip}"));
 
     let port_mac = mac(&lab.director.mac(lab.outer_dev()));
-    let sent = Capture::start(&lab.director, move |f| {
+    // as the client sends them: in the director, XDP would take them before a packet socket sees them
+    let sent = Capture::start(&lab.client, move |f| {
         decode(f).filter(|p| p.to_mac == port_mac && p.from_port == client.port() && p.payload_len > 0)
     });
     let arrived: Vec<Capture<Packet>> = lab.servers.iter().map(arrivals).collect();

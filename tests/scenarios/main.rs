@@ -40,9 +40,15 @@ mod arp;
 mod bulk;
 mod daemon;
 mod http;
+mod icmp;
 mod life;
+mod live;
 mod not_ours;
+mod operator;
+mod queues;
+mod realserver;
 mod refusals;
+mod soak;
 mod tunnel;
 mod udp;
 

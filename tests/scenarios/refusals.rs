@@ -3,6 +3,7 @@ use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::process::Output;
 
+use crate::capture::{Capture, decode};
 use crate::client::{KeptAlive, PATIENCE, connect, udp, udp_ask};
 use crate::lab::{Family, Lab, Mode};
 use crate::servers::UdpEcho;
@@ -73,12 +74,13 @@ fn a_full_table() {
     let names = crate::http::ask_all(&mut open);
     assert_eq!(lab.d().connections().len(), LIMIT);
 
-    let status = lab.d().ctl_ok("status");
+    let dropped = lab.d().counter("drop_table_full");
     for _ in 0..3 {
         assert!(connect(&lab.client, vip, secs(2)).is_err(), "one connection more than the limit");
     }
     assert_eq!(lab.d().connections().len(), LIMIT);
-    assert_ne!(lab.d().ctl_ok("status"), status, "the drops are counted");
+    assert!(lab.d().counter("drop_table_full") >= dropped + 3, "the drops are counted");
+    until("the log tells of it", secs(5), || lab.d().log().contains("WARN drop_table_full: ").then_some(()));
     assert_eq!(crate::http::ask_all(&mut open), names, "the connections that it has go on");
 
     // Room again as soon as one has gone.
@@ -90,6 +92,40 @@ fn a_full_table() {
     });
     let mut new = KeptAlive::open(&lab.client, vip).expect("a connection");
     new.get().expect("an answer");
+}
+
+/// Field case 18: a server that calls its own service by NAT would get a packet from itself. It gets nothing, under a counter
+/// with a name; another server's answer is none of that.
+#[test]
+fn a_server_balanced_to_itself() {
+    if !probe::ready() {
+        return;
+    }
+    let mut lab = Lab::with_nginx(Mode::Nat);
+    lab.start_lvsd();
+    let dropped = |lab: &Lab| -> u64 {
+        let text = lab.d().ctl_ok("status");
+        let line = text.lines().find_map(|l| l.strip_prefix("drop_hairpin ")).expect("the counter");
+        line.parse().expect("a number")
+    };
+    for family in Family::BOTH {
+        let (vip, rip) = (lab.vip_port(family, 8080), lab.rip(family, 1));
+        lab.d().ctl_ok(&format!("-A -t {vip} -s rr"));
+        lab.d().ctl_ok(&format!("-a -t {vip} -r {} -m", SocketAddr::new(rip, 8080)));
+        let to_itself = Capture::start(&lab.servers[0].ns, move |f| {
+            decode(f).filter(|p| p.from == rip && p.to == rip).map(|_| ())
+        });
+        let before = dropped(&lab);
+        let ns = &lab.servers[0].ns;
+        assert!(
+            connect(ns, vip, std::time::Duration::from_millis(500)).is_err(),
+            "{vip}: a server answered itself"
+        );
+        assert!(dropped(&lab) > before, "{vip}: not counted");
+        to_itself.look(|p| assert!(p.is_empty(), "{vip}: a packet from the server to itself"));
+        let mut other = KeptAlive::open(&lab.client, vip).expect("a connection");
+        assert_eq!(other.get().expect("an answer"), "s1");
+    }
 }
 
 /// One line on standard error, and the exit status says that it failed.

@@ -1,4 +1,5 @@
 //! What runs in the servers: nginx, and small servers of our own where a real one could not tell what we ask.
+use std::collections::HashMap;
 use std::io::{Read, Write};
 use std::net::{IpAddr, Ipv6Addr, Shutdown, SocketAddr, TcpListener, TcpStream, UdpSocket};
 use std::path::{Path, PathBuf};
@@ -70,6 +71,9 @@ http {{
 pub(crate) enum Service {
     /// Sends back what comes.
     Echo,
+    /// Says after its name whom it serves, and sends back what comes, each byte XORed with this one: every byte tells whose it
+    /// is.
+    Mark(u8),
     /// Reads a length (8 bytes, big endian) and that many bytes; answers with their SHA-256 as `sha256sum` says it,
     /// and a newline.
     Sink,
@@ -78,7 +82,7 @@ pub(crate) enum Service {
 /// A TCP server on threads of this process that live in a namespace.
 pub(crate) struct TcpServer {
     listener: Arc<TcpListener>,
-    open: Arc<Mutex<Vec<TcpStream>>>,
+    open: Arc<Mutex<HashMap<u64, TcpStream>>>,
     accept: Option<JoinHandle<()>>,
 }
 
@@ -88,18 +92,20 @@ impl TcpServer {
         let listener =
             ns.run(|| TcpListener::bind((Ipv6Addr::UNSPECIFIED, port))).expect("a port to listen on");
         let listener = Arc::new(listener);
-        let open = Arc::new(Mutex::new(Vec::new()));
+        let open = Arc::new(Mutex::new(HashMap::new()));
         let (l, o, banner) = (listener.clone(), open.clone(), format!("{name}\n"));
         // The listening socket belongs to the namespace, so its connections do, whatever thread serves them.
         let accept = std::thread::spawn(move || {
-            while let Ok((stream, _)) = l.accept() {
+            for number in 0.. {
+                let Ok((stream, _)) = l.accept() else { break };
                 if let Ok(copy) = stream.try_clone() {
-                    o.lock().expect("no panic under the lock").push(copy);
+                    o.lock().expect("no panic under the lock").insert(number, copy);
                 }
-                let banner = banner.clone();
+                let (banner, open) = (banner.clone(), o.clone());
                 std::thread::spawn(move || {
                     // The client sees a failure as a closed connection.
                     let _ = serve(stream, &banner, service);
+                    open.lock().expect("no panic under the lock").remove(&number);
                 });
             }
         });
@@ -111,7 +117,7 @@ impl Drop for TcpServer {
     fn drop(&mut self) {
         // Wakes accept() with an error.
         let _ = rustix::net::shutdown(&*self.listener, rustix::net::Shutdown::Both);
-        for s in self.open.lock().map(|mut o| std::mem::take(&mut *o)).unwrap_or_default() {
+        for s in self.open.lock().map(|mut o| std::mem::take(&mut *o)).unwrap_or_default().into_values() {
             let _ = s.shutdown(Shutdown::Both);
         }
         if let Some(a) = self.accept.take() {
@@ -121,11 +127,30 @@ impl Drop for TcpServer {
 }
 
 fn serve(mut stream: TcpStream, banner: &str, service: Service) -> std::io::Result<()> {
-    stream.write_all(banner.as_bytes())?;
+    if let Service::Mark(_) = service {
+        let peer = stream.peer_addr()?;
+        let peer = SocketAddr::new(peer.ip().to_canonical(), peer.port());
+        writeln!(stream, "{} {peer}", banner.trim_end())?;
+    } else {
+        stream.write_all(banner.as_bytes())?;
+    }
     match service {
         Service::Echo => {
             let mut from = stream.try_clone()?;
             std::io::copy(&mut from, &mut stream)?;
+        }
+        Service::Mark(mark) => {
+            // a client may be cut off without a word
+            stream.set_read_timeout(Some(secs(30)))?;
+            let mut buffer = vec![0; 1 << 16];
+            loop {
+                let n = stream.read(&mut buffer)?;
+                if n == 0 {
+                    break;
+                }
+                buffer[..n].iter_mut().for_each(|b| *b ^= mark);
+                stream.write_all(&buffer[..n])?;
+            }
         }
         Service::Sink => {
             let mut length = [0; 8];

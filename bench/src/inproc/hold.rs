@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use lvsd::datapath::{Core, CoreConfig};
+use lvsd::datapath::{Core, CoreConfig, Rings};
 use lvsd::engine::{FrameHandler, Worker};
 use serde_json::{Value, json};
 
@@ -33,7 +33,13 @@ pub(crate) struct Options {
 /// Makes a director, fills it, and says what memory this process uses.
 pub(crate) fn run(o: &Options) -> Result<Value, Failure> {
     let names = |yes: bool| if yes { rig::PORT_NAMES.map(str::to_owned).to_vec() } else { Vec::new() };
-    let config = CoreConfig { interfaces: names(o.bpf), max_v4: o.max, max_v6: o.max_ipv6, workers: 1 };
+    let config = CoreConfig {
+        interfaces: names(o.bpf),
+        max_v4: o.max,
+        max_v6: o.max_ipv6,
+        workers: 1,
+        rings: Rings::Auto,
+    };
     let core = Core::new(config)?;
     let director = &core.director;
     for (port, name) in [rig::CLIENTS, rig::SERVERS].into_iter().zip(rig::PORT_NAMES) {

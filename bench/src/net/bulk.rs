@@ -2,11 +2,12 @@
 
 use serde_json::{Value, json};
 
-use super::lab::{Lab, Lvsd, SERVER, VIP};
+use super::forwarder::{nft_dnat, remove_nft};
+use super::lab::{Lab, Lvsd, SERVER, Serve, VIP};
 use super::process::{Running, output};
 use super::until;
 use crate::report::{Bar, Row, median, spread};
-use crate::{Failure, Plan};
+use crate::{Datapath, Failure, Plan};
 
 /// Port of iperf3.
 const PORT: u16 = 5201;
@@ -26,7 +27,8 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
     let seconds = plan.pick(3, 6);
     let (mut lvsd, mut nft, mut routed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.pick(4, 10) {
-        let daemon = Lvsd::start(&lab, None, None, ("-t", PORT))?;
+        lab.nothing_attached()?;
+        let daemon = Lvsd::start(&lab, &Serve::by(Datapath::Afpacket, ("-t", PORT)))?;
         lvsd.push(stream(&lab, VIP, seconds)?);
         daemon.process.terminate()?;
         nft.push(with_nft(&lab, seconds)?);
@@ -43,6 +45,7 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
         "routed": spread(&routed),
         "runs": {"lvsd": lvsd, "nft": nft, "routed": routed},
         "seconds_a_run": seconds,
+        "offloads": lab.offloads()?,
         "what": "one iperf3 TCP stream, veth with default offloads; nftables without flowtable (this kernel may lack it), \
                  DNAT to the one server, no masquerading; routed: the same stream to the server's own address",
     });
@@ -50,13 +53,9 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
 }
 
 fn with_nft(lab: &Lab, seconds: u64) -> Result<f64, Failure> {
-    let rules = format!(
-        "table ip lvsd_bench {{ chain pre {{ type nat hook prerouting priority -100; \
-         ip daddr {VIP} tcp dport {PORT} dnat to {SERVER}:{PORT}; }}; }}"
-    );
-    output(lab.director.command("nft").arg(rules))?;
+    nft_dnat(lab, "tcp", PORT)?;
     let result = stream(lab, VIP, seconds);
-    lab.director.run("nft delete table ip lvsd_bench")?;
+    remove_nft(lab)?;
     result
 }
 

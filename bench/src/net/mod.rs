@@ -1,14 +1,15 @@
 //! Measurements of the daemon between network namespaces, beside other forwarders in the same place.
 
 mod bulk;
+mod forwarder;
 mod lab;
+pub(crate) mod newconn;
 mod process;
-mod rings;
-mod rtt;
+pub(crate) mod rings;
+pub(crate) mod rtt;
 
 pub(crate) use bulk::bulk;
-pub(crate) use rings::rings;
-pub(crate) use rtt::rtt;
+pub(crate) use lab::is_there;
 
 use std::time::{Duration, Instant};
 
@@ -18,14 +19,23 @@ use crate::Failure;
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Waits until `look` finds something.
-fn until<T>(what: &str, mut look: impl FnMut() -> Result<Option<T>, Failure>) -> Result<T, Failure> {
-    let end = Instant::now() + PATIENCE;
+fn until<T>(what: &str, look: impl FnMut() -> Result<Option<T>, Failure>) -> Result<T, Failure> {
+    until_within(PATIENCE, what, look)
+}
+
+/// The same for something that takes longer.
+fn until_within<T>(
+    patience: Duration,
+    what: &str,
+    mut look: impl FnMut() -> Result<Option<T>, Failure>,
+) -> Result<T, Failure> {
+    let end = Instant::now() + patience;
     loop {
         if let Some(found) = look()? {
             return Ok(found);
         }
         if Instant::now() >= end {
-            return Err(format!("waited {} s for: {what}", PATIENCE.as_secs()).into());
+            return Err(format!("waited {} s for: {what}", patience.as_secs()).into());
         }
         std::thread::sleep(Duration::from_millis(5));
     }

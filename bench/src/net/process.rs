@@ -99,6 +99,11 @@ impl Running {
         }
     }
 
+    /// Something if it has ended.
+    pub(super) fn ended(&mut self) -> Result<Option<()>, Failure> {
+        Ok(self.child.try_wait()?.map(|_| ()))
+    }
+
     /// Waits for its end, which must be a good one; its standard output.
     pub(super) fn finish(mut self) -> Result<String, Failure> {
         let status = until(&format!("the end of {}", self.name), || Ok(self.child.try_wait()?))?;

@@ -1,4 +1,4 @@
-//! `rtt.rings.added`: what the daemon adds to a round trip, beside the kernel's own forwarding.
+//! `rtt.*.added`: what the daemon adds to a round trip, beside the kernel's own forwarding; and what nftables adds.
 
 use std::net::UdpSocket;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -6,10 +6,11 @@ use std::time::{Duration, Instant};
 
 use serde_json::json;
 
-use super::lab::{Lab, Lvsd, SERVER, VIP};
+use super::forwarder::{nft_dnat, remove_nft};
+use super::lab::{Lab, Lvsd, SERVER, Serve, VIP};
 use super::process::Net;
 use crate::report::{Bar, Row, median, percentile};
-use crate::{Failure, Plan};
+use crate::{Datapath, Failure, Plan};
 
 const PORT: u16 = 7;
 /// Round trips that are not counted: neighbours are found, caches filled.
@@ -19,35 +20,52 @@ const LOST: Duration = Duration::from_secs(1);
 /// Most losses in one round.
 const LOSSES: usize = 10;
 
-pub(crate) fn rtt(plan: &Plan) -> Result<Vec<Row>, Failure> {
+pub(crate) fn afpacket(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    rtt(plan, "rtt.rings.added", Datapath::Afpacket)
+}
+
+pub(crate) fn afxdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    rtt(plan, "rtt.afxdp.added", Datapath::Afxdp)
+}
+
+fn rtt(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let lab = Lab::new()?;
     let trips = plan.pick(3000, 10_000);
-    let (mut lvsd, mut plain) = (Vec::new(), Vec::new());
+    let (mut lvsd, mut plain, mut nft) = (Vec::new(), Vec::new(), Vec::new());
     with_echo(&lab.server, || {
         for _ in 0..plan.pick(5, 15) {
             plain.push(round(&lab.client, SERVER, trips)?);
-            let daemon = Lvsd::start(&lab, None, None, ("-u", PORT))?;
+            lab.nothing_attached()?;
+            let daemon = Lvsd::start(&lab, &Serve::by(datapath, ("-u", PORT)))?;
             lvsd.push(round(&lab.client, VIP, trips)?);
             daemon.process.terminate()?;
+            nft_dnat(&lab, "udp", PORT)?;
+            nft.push(round(&lab.client, VIP, trips)?);
+            remove_nft(&lab)?;
         }
         Ok(())
     })?;
     let p = |rounds: &[Vec<f64>], percent| -> Vec<f64> {
         rounds.iter().map(|r| percentile(r, percent)).collect()
     };
-    let (with, without) = (p(&lvsd, 50), p(&plain, 50));
+    let (with, without, by_nft) = (p(&lvsd, 50), p(&plain, 50), p(&nft, 50));
     let added = median(&with) - median(&without);
     let raw = json!({
         "formula": "median of the rounds' p50 by lvsd - median of the rounds' p50 by ip_forward",
+        "datapath": datapath.to_string(),
         "lvsd_p50_us": median(&with),
+        "nft_p50_us": median(&by_nft),
+        "nft_added_us": median(&by_nft) - median(&without),
+        "nft_p99_us": median(&p(&nft, 99)),
         "ip_forward_p50_us": median(&without),
         "lvsd_p99_us": median(&p(&lvsd, 99)),
         "ip_forward_p99_us": median(&p(&plain, 99)),
-        "rounds": {"lvsd_p50": with, "ip_forward_p50": without},
+        "rounds": {"lvsd_p50": with, "ip_forward_p50": without, "nft_p50": by_nft},
+        "offloads": lab.offloads()?,
         "trips_a_round": trips,
         "what": "UDP, 16 bytes, one at a time, both directions through the director",
     });
-    Ok(vec![Row::new("rtt.rings.added", added, "us", Bar::AtMost(30.0), raw)])
+    Ok(vec![Row::new(id, added, "us", Bar::AtMost(30.0), raw)])
 }
 
 /// Runs `f` while the server answers what it gets.

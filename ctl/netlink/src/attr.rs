@@ -175,6 +175,17 @@ impl<'a> Attrs<'a> {
         Ok(attrs)
     }
 
+    /// The values of all attributes of one level, whatever their type, up to a damaged header: a list.
+    pub(crate) fn values(bytes: &'a [u8]) -> impl Iterator<Item = &'a [u8]> {
+        let mut rest = bytes;
+        NlasIterator::new(bytes).map_while(Result::ok).map(move |nla| {
+            let len = usize::from(nla.length());
+            let value = rest.get(NLA_HEADER_SIZE..len).unwrap_or_default();
+            rest = rest.get(len.next_multiple_of(4)..).unwrap_or_default();
+            value
+        })
+    }
+
     pub(crate) fn get(&self, kind: u16) -> Option<&'a [u8]> {
         self.slots.get(usize::from(kind)).copied().flatten()
     }

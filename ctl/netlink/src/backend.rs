@@ -1,8 +1,8 @@
 use std::net::IpAddr;
 
 use crate::{
-    ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, FwdMethod, Info, Netmask, Service,
-    ServiceEntry, ServiceKey, Sysctl, Timeouts,
+    ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, FwdMethod, Info, Netmask, Notice,
+    Overview, QueueStatus, SchedulerInfo, Service, ServiceEntry, ServiceKey, Sysctl, Timeouts,
 };
 
 /// What the protocol's server administers: the director, or a stand-in for it in tests.
@@ -94,6 +94,18 @@ pub trait Backend: Send + Sync {
 
     /// The data path's counters.
     fn counters(&self) -> Vec<Counter>;
+
+    /// What the daemon is, and how much of it is in use.
+    fn overview(&self) -> Overview;
+
+    /// Every queue of every port.
+    fn queues(&self) -> Vec<QueueStatus>;
+
+    /// What the operator should know of the configuration as it is now.
+    fn notices(&self) -> Vec<Notice>;
+
+    /// The schedulers that a service can have.
+    fn schedulers(&self) -> Vec<SchedulerInfo>;
 
     /// All settings of `net.ipv4.vs.*`.
     fn sysctls(&self) -> Vec<Sysctl>;

@@ -19,6 +19,7 @@ mod reply;
 mod request;
 mod save;
 mod server;
+mod status;
 #[cfg(test)]
 mod tests;
 mod types;
@@ -35,4 +36,5 @@ pub use save::{
     save_line, save_line_daemon, save_line_dest, save_line_sysctl, save_line_timeouts, save_thresholds,
 };
 pub use server::{DATAGRAM_MAX, FAMILY_IPVS, FAMILY_LVSD, Replies, serve, serve_unprivileged};
+pub use status::{Notice, Overview, QueueStatus, RingLevel, SchedulerInfo, Traffic};
 pub use types::*;

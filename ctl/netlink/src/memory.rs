@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, SVC_F_HASHED, Service,
-    ServiceEntry, ServiceKey, Stats, Sysctl, TIMEOUT_MAX, Timeouts, check_dest, check_service,
+    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, Notice, Overview,
+    QueueStatus, SVC_F_HASHED, SchedulerInfo, Service, ServiceEntry, ServiceKey, Stats, Sysctl, TIMEOUT_MAX,
+    Timeouts, check_dest, check_service,
 };
 
 /// Schedulers of kernel 6.1.
@@ -60,6 +61,9 @@ struct Inner {
     timeouts: Timeouts,
     conns: Vec<ConnEntry>,
     counters: Vec<Counter>,
+    overview: Overview,
+    queues: Vec<QueueStatus>,
+    notices: Vec<Notice>,
     sysctls: BTreeMap<String, String>,
     daemons: Vec<Daemon>,
 }
@@ -73,6 +77,9 @@ impl Default for Memory {
                 timeouts: Timeouts { tcp: 900, tcp_fin: 120, udp: 300 },
                 conns: Vec::new(),
                 counters: Vec::new(),
+                overview: Overview::default(),
+                queues: Vec::new(),
+                notices: Vec::new(),
                 sysctls,
                 daemons: Vec::new(),
             }),
@@ -99,6 +106,14 @@ impl Memory {
     /// Sets the counters to list.
     pub fn set_counters(&self, counters: Vec<Counter>) {
         self.lock().counters = counters;
+    }
+
+    /// Sets what is told of the daemon, its ports and its configuration.
+    pub fn set_status(&self, overview: Overview, queues: Vec<QueueStatus>, notices: Vec<Notice>) {
+        let mut inner = self.lock();
+        inner.overview = overview;
+        inner.queues = queues;
+        inner.notices = notices;
     }
 
     /// Sets a service's statistics.
@@ -260,6 +275,23 @@ impl Backend for Memory {
 
     fn counters(&self) -> Vec<Counter> {
         self.lock().counters.clone()
+    }
+
+    fn overview(&self) -> Overview {
+        self.lock().overview.clone()
+    }
+
+    fn queues(&self) -> Vec<QueueStatus> {
+        self.lock().queues.clone()
+    }
+
+    fn notices(&self) -> Vec<Notice> {
+        self.lock().notices.clone()
+    }
+
+    fn schedulers(&self) -> Vec<SchedulerInfo> {
+        let info = |name: &&str| SchedulerInfo { name: (*name).to_owned(), description: String::new() };
+        SCHEDULERS.iter().map(info).collect()
     }
 
     fn sysctls(&self) -> Vec<Sysctl> {

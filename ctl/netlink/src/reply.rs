@@ -5,9 +5,11 @@ use netlink_packet_core::{NLM_F_CAPPED, NLM_F_MULTIPART, NLMSG_DONE, NLMSG_ERROR
 use crate::attr::{Attrs, TooLong, Writer};
 use crate::request::{IPVS_OPS, LVSD_OPS, Op, put_sysctl};
 use crate::server::DATAGRAM_MAX;
+use crate::status;
 use crate::wire::{self, Frame, ctrl, ipvs, lvsd};
 use crate::{
-    Af, ConnEntry, Counter, Daemon, DestEntry, Envelope, Errno, Family, Info, ServiceEntry, Sysctl, Timeouts,
+    Af, ConnEntry, Counter, Daemon, DestEntry, Envelope, Errno, Family, Info, Notice, Overview, QueueStatus,
+    SchedulerInfo, ServiceEntry, Sysctl, Timeouts,
 };
 
 /// What `nlctrl` tells of a family.
@@ -42,6 +44,14 @@ pub enum Reply {
     Counter(Counter),
     /// A setting.
     Sysctl(Sysctl),
+    /// What the daemon is.
+    Overview(Overview),
+    /// A queue of a port.
+    Queue(QueueStatus),
+    /// A scheduler.
+    Scheduler(SchedulerInfo),
+    /// A notice.
+    Notice(Notice),
 }
 
 /// Any message of the server.
@@ -79,6 +89,10 @@ impl Reply {
             Reply::Conn(_) => lvsd::GET_CONN,
             Reply::Counter(_) => lvsd::GET_COUNTER,
             Reply::Sysctl(_) => lvsd::GET_SYSCTL,
+            Reply::Overview(_) => lvsd::GET_OVERVIEW,
+            Reply::Queue(_) => lvsd::GET_QUEUE,
+            Reply::Scheduler(_) => lvsd::GET_SCHEDULER,
+            Reply::Notice(_) => lvsd::GET_NOTICE,
         };
         (command, wire::VERSION)
     }
@@ -101,11 +115,12 @@ impl Reply {
                 w.u32(ipvs::A_INFO_CONN_TAB_SIZE, i.conn_tab_size);
             }
             Reply::Conn(c) => put_conn(&mut w, c),
-            Reply::Counter(c) => w.nested(lvsd::A_COUNTER, false, |w| {
-                w.string(lvsd::A_NAME, &c.name);
-                w.u64(lvsd::A_VALUE, c.value);
-            }),
+            Reply::Counter(c) => w.nested(lvsd::A_COUNTER, false, |w| status::put_counter(w, c)),
             Reply::Sysctl(s) => put_sysctl(&mut w, s, false),
+            Reply::Overview(o) => status::put_overview(&mut w, o),
+            Reply::Queue(q) => status::put_queue(&mut w, q),
+            Reply::Scheduler(s) => status::put_scheduler(&mut w, s),
+            Reply::Notice(n) => status::put_notice(&mut w, n),
         }
         let flags = if multi { NLM_F_MULTIPART } else { 0 };
         wire::seal(w, envelope.family, flags, envelope.seq, envelope.pid)
@@ -163,11 +178,12 @@ fn decode_lvsd(command: u8, a: &Attrs<'_>) -> Result<Reply, Errno> {
         }
         lvsd::GET_COUNTER => {
             let c = a.nested(lvsd::A_COUNTER, lvsd::COUNTER_POLICY).ok_or(Errno::EINVAL)?;
-            Ok(Reply::Counter(Counter {
-                name: c.string(lvsd::A_NAME).ok_or(Errno::EINVAL)?,
-                value: c.u64(lvsd::A_VALUE).ok_or(Errno::EINVAL)?,
-            }))
+            status::get_counter(&c).map(Reply::Counter).ok_or(Errno::EINVAL)
         }
+        lvsd::GET_OVERVIEW => status::get_overview(a).map(Reply::Overview),
+        lvsd::GET_QUEUE => status::get_queue(a).map(Reply::Queue),
+        lvsd::GET_SCHEDULER => status::get_scheduler(a).map(Reply::Scheduler),
+        lvsd::GET_NOTICE => status::get_notice(a).map(Reply::Notice),
         lvsd::GET_SYSCTL => {
             let s = a.nested(lvsd::A_SYSCTL, lvsd::SYSCTL_POLICY).ok_or(Errno::EINVAL)?;
             Ok(Reply::Sysctl(Sysctl {

@@ -75,6 +75,14 @@ pub enum Request {
     DumpConns,
     /// LVSD: the data path's counters.
     GetStatus,
+    /// LVSD: what the daemon is.
+    GetOverview,
+    /// LVSD: the queues of its ports.
+    DumpQueues,
+    /// LVSD: the schedulers that it has.
+    DumpSchedulers,
+    /// LVSD: what the operator should know.
+    DumpNotices,
     /// LVSD: one setting by name, or all.
     GetSysctl(Option<String>),
     /// LVSD: changes a setting.
@@ -113,9 +121,14 @@ impl Request {
     pub fn family(&self) -> Family {
         match self {
             Request::GetFamily(_) | Request::DumpFamilies => Family::Ctrl,
-            Request::DumpConns | Request::GetStatus | Request::GetSysctl(_) | Request::SetSysctl(_) => {
-                Family::Lvsd
-            }
+            Request::DumpConns
+            | Request::GetStatus
+            | Request::GetOverview
+            | Request::DumpQueues
+            | Request::DumpSchedulers
+            | Request::DumpNotices
+            | Request::GetSysctl(_)
+            | Request::SetSysctl(_) => Family::Lvsd,
             _ => Family::Ipvs,
         }
     }
@@ -130,6 +143,9 @@ impl Request {
                 | Request::DumpDaemons
                 | Request::DumpConns
                 | Request::GetStatus
+                | Request::DumpQueues
+                | Request::DumpSchedulers
+                | Request::DumpNotices
                 | Request::GetSysctl(None)
         )
     }
@@ -155,6 +171,10 @@ impl Request {
             Request::Flush => ipvs::FLUSH,
             Request::DumpConns => lvsd::GET_CONN,
             Request::GetStatus => lvsd::GET_COUNTER,
+            Request::GetOverview => lvsd::GET_OVERVIEW,
+            Request::DumpQueues => lvsd::GET_QUEUE,
+            Request::DumpSchedulers => lvsd::GET_SCHEDULER,
+            Request::DumpNotices => lvsd::GET_NOTICE,
             Request::GetSysctl(_) => lvsd::GET_SYSCTL,
             Request::SetSysctl(_) => lvsd::SET_SYSCTL,
         }
@@ -229,6 +249,10 @@ impl Request {
             | Request::Flush
             | Request::DumpConns
             | Request::GetStatus
+            | Request::GetOverview
+            | Request::DumpQueues
+            | Request::DumpSchedulers
+            | Request::DumpNotices
             | Request::GetSysctl(None) => {}
         }
     }
@@ -285,6 +309,10 @@ pub(crate) const LVSD_OPS: &[Op] = &[
     op(lvsd::GET_COUNTER, false, true),
     op(lvsd::GET_SYSCTL, true, true),
     op(lvsd::SET_SYSCTL, true, false),
+    op(lvsd::GET_OVERVIEW, true, false),
+    op(lvsd::GET_QUEUE, false, true),
+    op(lvsd::GET_SCHEDULER, false, true),
+    op(lvsd::GET_NOTICE, false, true),
 ];
 
 fn known(ops: &[Op], cmd: u8, dump: bool) -> Result<(), Errno> {
@@ -366,6 +394,10 @@ fn decode_lvsd(cmd: u8, dump: bool, attrs: &[u8]) -> Result<Request, RequestErro
     match (cmd, dump) {
         (lvsd::GET_CONN, _) => return Ok(Request::DumpConns),
         (lvsd::GET_COUNTER, _) => return Ok(Request::GetStatus),
+        (lvsd::GET_OVERVIEW, _) => return Ok(Request::GetOverview),
+        (lvsd::GET_QUEUE, _) => return Ok(Request::DumpQueues),
+        (lvsd::GET_SCHEDULER, _) => return Ok(Request::DumpSchedulers),
+        (lvsd::GET_NOTICE, _) => return Ok(Request::DumpNotices),
         (lvsd::GET_SYSCTL, true) => return Ok(Request::GetSysctl(None)),
         _ => {}
     }

@@ -165,6 +165,9 @@ impl<'a> Replies<'a> {
                     Box::new(conns.map(Reply::Conn))
                 }
                 Request::GetStatus => Box::new(b.counters().into_iter().map(Reply::Counter)),
+                Request::DumpQueues => Box::new(b.queues().into_iter().map(Reply::Queue)),
+                Request::DumpSchedulers => Box::new(b.schedulers().into_iter().map(Reply::Scheduler)),
+                Request::DumpNotices => Box::new(b.notices().into_iter().map(Reply::Notice)),
                 Request::GetSysctl(None) => Box::new(b.sysctls().into_iter().map(Reply::Sysctl)),
                 _ => return self.finish(&frame, Err(Errno::EOPNOTSUPP)),
             },
@@ -229,6 +232,7 @@ fn perform(b: &dyn Backend, request: Request) -> Result<Option<Reply>, Errno> {
         Request::GetService(key) => return b.service(&key).map(|e| Some(Reply::Service(e))),
         Request::GetConfig => return Ok(Some(Reply::Config(b.timeouts()))),
         Request::GetInfo => return Ok(Some(Reply::Info(b.info()))),
+        Request::GetOverview => return Ok(Some(Reply::Overview(b.overview()))),
         Request::GetSysctl(Some(name)) => {
             let found: Option<Sysctl> = b.sysctls().into_iter().find(|s| s.name == name);
             return found.map(|s| Some(Reply::Sysctl(s))).ok_or(Errno::ENOENT);
@@ -251,6 +255,9 @@ fn perform(b: &dyn Backend, request: Request) -> Result<Option<Reply>, Errno> {
         | Request::DumpDaemons
         | Request::DumpConns
         | Request::GetStatus
+        | Request::DumpQueues
+        | Request::DumpSchedulers
+        | Request::DumpNotices
         | Request::GetSysctl(None) => return Err(Errno::EOPNOTSUPP),
     }
     Ok(None)

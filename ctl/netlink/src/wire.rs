@@ -82,11 +82,32 @@ pub(crate) mod lvsd {
     pub(crate) const GET_SYSCTL: u8 = 3;
     /// Do with attribute `SYSCTL` holding `NAME` and `VALUE`.
     pub(crate) const SET_SYSCTL: u8 = 4;
+    /// Do: attribute `OVERVIEW`.
+    pub(crate) const GET_OVERVIEW: u8 = 5;
+    /// Dump: the ports' queues, each in a message with attribute `QUEUE`.
+    pub(crate) const GET_QUEUE: u8 = 6;
+    /// Dump: the schedulers, each in a message with attribute `SCHEDULER`.
+    pub(crate) const GET_SCHEDULER: u8 = 7;
+    /// Dump: notices, each in a message with attribute `NOTICE`.
+    pub(crate) const GET_NOTICE: u8 = 8;
     pub(crate) const A_CONN: u16 = 1;
     pub(crate) const A_COUNTER: u16 = 2;
     pub(crate) const A_SYSCTL: u16 = 3;
-    pub(crate) const MAXATTR: u32 = 3;
-    pub(crate) const POLICY: &[Policy] = &[Policy::Any, Policy::Nested, Policy::Nested, Policy::Nested];
+    pub(crate) const A_OVERVIEW: u16 = 4;
+    pub(crate) const A_QUEUE: u16 = 5;
+    pub(crate) const A_SCHEDULER: u16 = 6;
+    pub(crate) const A_NOTICE: u16 = 7;
+    pub(crate) const MAXATTR: u32 = 7;
+    pub(crate) const POLICY: &[Policy] = &[
+        Policy::Any,
+        Policy::Nested,
+        Policy::Nested,
+        Policy::Nested,
+        Policy::Nested,
+        Policy::Nested,
+        Policy::Nested,
+        Policy::Nested,
+    ];
     pub(crate) const A_CONN_PROTOCOL: u16 = 1;
     pub(crate) const A_CONN_AF: u16 = 2;
     pub(crate) const A_CONN_CADDR: u16 = 3;

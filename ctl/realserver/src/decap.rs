@@ -6,12 +6,12 @@
 use std::ffi::CString;
 use std::fs;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-use aya::maps::{HashMap, MapData};
+use aya::maps::{HashMap, Map, MapData, MapError};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
 use aya::programs::{Program, ProgramError, ProgramInfo, Xdp, loaded_programs};
@@ -19,12 +19,15 @@ use aya::{Ebpf, EbpfLoader};
 use rustix::io::Errno;
 
 use crate::error::{Error, os_error};
+use crate::machine::AtXdp;
 use crate::rtnl::{Attached, Interface, Rtnl, XdpKind};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
 
 /// The program's name, by which we know our own.
 const PROGRAM: &str = "lvsd_decap";
+/// Its table of addresses.
+const TABLE: &str = "own_addresses";
 /// Addresses that an interface may have: the size of the program's table.
 pub const MAX_ADDRESSES: usize = 256;
 /// Magic number of a BPF file system (linux/magic.h).
@@ -120,14 +123,67 @@ impl Present {
         self.info.name_as_str() == Some(PROGRAM)
     }
 
-    fn describe(&self) -> String {
-        let kind = match self.attached.kind {
+    /// As iproute2 calls the way it runs.
+    fn word(&self) -> &'static str {
+        match self.attached.kind {
             XdpKind::Native => "xdpdrv",
             XdpKind::Generic => "xdpgeneric",
             XdpKind::Offloaded => "xdpoffload",
-        };
-        format!("`{}', id {}, {kind}", self.info.name_as_str().unwrap_or_default(), self.attached.id)
+        }
     }
+
+    fn describe(&self) -> String {
+        format!("`{}', id {}, {}", self.info.name_as_str().unwrap_or_default(), self.attached.id, self.word())
+    }
+
+    /// The addresses in our program's table.
+    fn known(&self, what: &str) -> Result<Vec<IpAddr>, Error> {
+        let map_failed = |e: MapError| Error::bpf(what, &e);
+        let ids = self.info.map_ids().map_err(|e| Error::bpf(what, &e))?.unwrap_or_default();
+        let mut known = Vec::new();
+        for id in ids {
+            let map = MapData::from_id(id).map_err(map_failed)?;
+            if map.info().map_err(map_failed)?.name_as_str() != Some(TABLE) {
+                continue;
+            }
+            let map: HashMap<MapData, [u8; 20], u32> =
+                HashMap::try_from(Map::HashMap(map)).map_err(map_failed)?;
+            for key in map.keys() {
+                known.extend(address(key.map_err(map_failed)?));
+            }
+        }
+        Ok(known)
+    }
+}
+
+/// What is at an interface's XDP hook, of which rtnetlink has told the numbers.
+pub(crate) fn look(dev: &str, attached: &[Attached]) -> Result<AtXdp, Error> {
+    let found =
+        present(attached).map_err(|e| Error::bpf(format!("interface {dev}: listing BPF programs"), &e))?;
+    let Some(first) = found.first() else { return Ok(AtXdp::Nothing) };
+    if first.is_ours() {
+        return first.known(&format!("interface {dev}: its decapsulator's addresses")).map(AtXdp::Decap);
+    }
+    Ok(AtXdp::Other { program: first.describe(), word: first.word() })
+}
+
+fn present(attached: &[Attached]) -> Result<Vec<Present>, ProgramError> {
+    let mut found = Vec::new();
+    if attached.is_empty() {
+        return Ok(found);
+    }
+    for info in loaded_programs() {
+        let info = match info {
+            Ok(info) => info,
+            // unloaded while we went through the list
+            Err(e) if os_error(&e) == Some(Errno::NOENT) => continue,
+            Err(e) => return Err(e),
+        };
+        if let Some(&attached) = attached.iter().find(|a| a.id == info.id()) {
+            found.push(Present { attached, info });
+        }
+    }
+    Ok(found)
 }
 
 /// An interface and where its link would be pinned.
@@ -173,22 +229,7 @@ impl At {
 
     /// What is on the interface.
     fn programs(&self) -> Result<Vec<Present>, Error> {
-        let mut found = Vec::new();
-        if self.interface.xdp.is_empty() {
-            return Ok(found);
-        }
-        for info in loaded_programs() {
-            let info = match info {
-                Ok(info) => info,
-                // unloaded while we went through the list
-                Err(e) if os_error(&e) == Some(Errno::NOENT) => continue,
-                Err(e) => return Err(self.bpf("listing BPF programs", &e)),
-            };
-            if let Some(&attached) = self.interface.xdp.iter().find(|a| a.id == info.id()) {
-                found.push(Present { attached, info });
-            }
-        }
-        Ok(found)
+        present(&self.interface.xdp).map_err(|e| self.bpf("listing BPF programs", &e))
     }
 
     /// Our program, if it is there; an error if another one is.
@@ -335,7 +376,7 @@ impl At {
 /// Makes the program with its table of addresses; not attached yet.
 fn prepare(addresses: &[IpAddr]) -> Result<Ebpf, Error> {
     let mut ebpf = EbpfLoader::new().load(OBJECT).map_err(|e| Error::bpf("loading the decapsulator", &e))?;
-    let map = ebpf.map_mut("own_addresses").ok_or_else(|| missing("own_addresses"))?;
+    let map = ebpf.map_mut(TABLE).ok_or_else(|| missing(TABLE))?;
     let mut map: HashMap<&mut MapData, [u8; 20], u32> =
         HashMap::try_from(map).map_err(|e| Error::bpf("BPF map own_addresses", &e))?;
     for address in addresses {
@@ -370,6 +411,16 @@ fn key(address: IpAddr) -> [u8; 20] {
         }
     }
     key
+}
+
+/// The address of a key.
+fn address(key: [u8; 20]) -> Option<IpAddr> {
+    let (family, rest) = key.split_first_chunk::<4>()?;
+    match u32::from_ne_bytes(*family) {
+        4 => rest.first_chunk::<4>().map(|a| Ipv4Addr::from(*a).into()),
+        6 => rest.first_chunk::<16>().map(|a| Ipv6Addr::from(*a).into()),
+        _ => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,6 +1,7 @@
-//! Why a decapsulator was not loaded or unloaded: one line that says what to do.
+//! Why something was not done: one line that says what to do.
 
 use std::io;
+use std::net::IpAddr;
 use std::path::PathBuf;
 
 use rustix::io::Errno;
@@ -43,6 +44,70 @@ pub enum Error {
         dev: String,
         /// Where we looked.
         pin_dir: PathBuf,
+    },
+    /// No virtual address.
+    #[error("{0} cannot be a virtual address: give one that clients can call")]
+    BadVip(IpAddr),
+    /// The interface at which packets arrive was not named and cannot be guessed.
+    #[error(
+        "the interface at which the director's packets arrive is not to be found: there is no default route, and not just one \
+         interface with an address; name it by --dev"
+    )]
+    WhichInterface,
+    /// NAT needs no set-up.
+    #[error("a server behind NAT has nothing to set up but its default route, which leads to the director")]
+    NothingForNat,
+    /// With NAT, the director is the gateway.
+    #[error(
+        "--mode nat: give the director's {family} address by --director; the servers' gateway must be it"
+    )]
+    NeedsDirector {
+        /// `IPv4` or `IPv6`.
+        family: &'static str,
+    },
+    /// The virtual address is there, but wrongly.
+    #[error("{what}; mend that first: {mend}")]
+    InTheWay {
+        /// What is wrong.
+        what: String,
+        /// The command.
+        mend: String,
+    },
+    /// The kernel has no such device.
+    #[error(
+        "this kernel makes no {kind} devices (`modprobe {kind}'?); without --kernel-tunnel the decapsulator does"
+    )]
+    NoTunnelDevice {
+        /// The kernel's name for the kind.
+        kind: &'static str,
+    },
+    /// IPv6 is switched off where the address should be.
+    #[error("IPv6 is off on {dev}: sysctl -w net.ipv6.conf.{dev}.disable_ipv6=0")]
+    NoIpv6 {
+        /// The interface.
+        dev: String,
+    },
+    /// A file's name that cannot be written down.
+    #[error("{}: not a name that can stand in a record", .0.display())]
+    BadPath(PathBuf),
+    /// The record is no record.
+    #[error("{}, line {line}: no record of lvsctl; nothing was taken back. Remove the file if it is not wanted", path.display())]
+    BadRecord {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+    },
+    /// Another one is at it.
+    #[error("{}: another lvsctl is setting this server up or back; try again when it has ended", .0.display())]
+    Busy(PathBuf),
+    /// A step failed, and another could not be taken back.
+    #[error("{cause}; and not all that was done before could be taken back: {left}. It is in the record")]
+    HalfUndone {
+        /// Why the step failed.
+        cause: String,
+        /// Why others stay.
+        left: String,
     },
     /// A right is missing.
     #[error("{what}: permission denied; run as root (CAP_NET_ADMIN and CAP_BPF)")]

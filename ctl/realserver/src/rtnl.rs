@@ -1,5 +1,8 @@
-//! The few questions to rtnetlink: an interface's XDP program, its addresses, and a program set or removed without a
-//! BPF link.
+//! The few questions to rtnetlink, and changes by it: interfaces, addresses, routes, and XDP programs that are set or removed
+//! without a BPF link.
+
+mod change;
+mod read;
 
 use std::net::IpAddr;
 use std::os::fd::{AsRawFd, BorrowedFd, OwnedFd};

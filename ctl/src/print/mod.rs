@@ -7,6 +7,7 @@ mod conns;
 mod rules;
 mod services;
 mod sort;
+pub mod status;
 #[cfg(test)]
 mod tests;
 

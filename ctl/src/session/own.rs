@@ -2,27 +2,69 @@
 
 use std::io::Write;
 
-use ipvs_netlink::{Errno, Reply, Request, Sysctl};
+use ipvs_netlink::{Errno, Reply, Request, SchedulerInfo, Sysctl};
 
 use super::{Failure, Session, Unanswered, listing};
 use crate::error::{CliError, EXIT_LIST};
+use crate::print::status;
 
 /// Prefix of the kernel's names.
 const SYSCTL_PREFIX: &str = "net.ipv4.vs.";
 
 impl Session<'_, '_> {
-    /// The data path's counters.
-    pub(super) fn status(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
-        let mut counters = Vec::new();
+    /// What the daemon is, its ports, and the data path's counters; with `nonzero` without those that are 0.
+    pub(super) fn status(&mut self, nonzero: bool, out: &mut dyn Write) -> Result<(), Failure> {
+        let (mut notices, mut queues, mut counters) = (Vec::new(), Vec::new(), Vec::new());
+        let mut overview = None;
+        self.ask(&Request::GetOverview, &mut |reply| {
+            if let Reply::Overview(o) = reply {
+                overview = Some(o);
+            }
+        })?;
+        self.ask(&Request::DumpNotices, &mut |reply| {
+            if let Reply::Notice(n) = reply {
+                notices.push(n);
+            }
+        })?;
+        self.ask(&Request::DumpQueues, &mut |reply| {
+            if let Reply::Queue(q) = reply {
+                queues.push(q);
+            }
+        })?;
         self.ask(&Request::GetStatus, &mut |reply| {
             if let Reply::Counter(c) = reply {
                 counters.push(c);
             }
         })?;
-        for counter in &counters {
+        if let Some(overview) = &overview {
+            status::print_overview_into(out, overview)?;
+        }
+        for notice in &notices {
+            writeln!(out, "notice: {}", notice.text)?;
+        }
+        status::print_queues_into(out, &queues)?;
+        for counter in counters.iter().filter(|c| c.value != 0 || !nonzero) {
             writeln!(out, "{} {}", counter.name, counter.value)?;
         }
         Ok(())
+    }
+
+    /// The schedulers that the daemon has, one a line.
+    pub(super) fn print_schedulers(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
+        for s in self.schedulers()? {
+            writeln!(out, "{:<8} {}", s.name, s.description)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn schedulers(&mut self) -> Result<Vec<SchedulerInfo>, Unanswered> {
+        let mut schedulers = Vec::new();
+        self.ask(&Request::DumpSchedulers, &mut |reply| {
+            if let Reply::Scheduler(s) = reply {
+                schedulers.push(s);
+            }
+        })?;
+        Ok(schedulers)
     }
 
     /// Settings in the manner of sysctl(8): a name prints, `name=value` changes and prints, nothing prints all.

@@ -27,7 +27,7 @@ impl Session<'_, '_> {
                 [program, rest @ ..] if program == "ipvsadm" || program == "lvsctl" => rest,
                 all => all,
             };
-            match self.line(words, io) {
+            match self.line(number, words, io) {
                 Ok(Next::Line) => status = EXIT_OK,
                 Ok(Next::Stop) => return Ok(EXIT_OK),
                 Err(Failure::Command(e)) if e.carries_on => {
@@ -40,12 +40,15 @@ impl Session<'_, '_> {
         }
     }
 
-    fn line(&mut self, words: &[String], io: &mut Io<'_>) -> Result<Next, Failure> {
+    fn line(&mut self, number: u64, words: &[String], io: &mut Io<'_>) -> Result<Next, Failure> {
         if words.is_empty() {
             return Err(CliError::try_help().into());
         }
-        let command = self.command(words)?;
+        let (command, note) = self.command(words)?;
         self.execute(&command, io.stdout)?;
+        if let Some(note) = note {
+            let _ = writeln!(io.stderr, "line {number}: {note}");
+        }
         Ok(if matches!(command, Command::Help | Command::Version) { Next::Stop } else { Next::Line })
     }
 }

@@ -1,5 +1,5 @@
 use crate::packet::{Fragment, Packet, proto, walk};
-use crate::wire::{Icmp, Icmpv6, Ipv4, Ipv6, icmp_type, icmpv6_type};
+use crate::wire::{Icmp, Icmpv6, Ipv4, Ipv6, ethertype, icmp_type, icmpv6_type};
 use crate::{Addr, Family};
 
 /// The packet that an ICMP error is about, as its sender sent it.
@@ -54,13 +54,54 @@ pub fn embedded(frame: &[u8], p: &Packet) -> Option<Inner> {
         }
         _ => return None,
     };
-    if matches!(inner.proto, proto::TCP | proto::UDP | proto::SCTP) {
-        let ports = quote.get(inner.l4..)?.first_chunk::<8>()?;
-        inner.sport = u16::from_be_bytes([ports[0], ports[1]]);
-        inner.dport = u16::from_be_bytes([ports[2], ports[3]]);
-    }
+    inner.read_ports(quote)?;
     let off = p.l4 + 8;
     Some(Inner { off, l4: off + inner.l4, ..inner })
+}
+
+/// The packet that a quoted packet of a tunnel (IPIP, or GRE without key and sequence number) carries; the error's type and code are
+/// kept. `None` where `outer`, which [`embedded`] found in this frame, is none of a tunnel, or quoted too short.
+pub fn inside(frame: &[u8], p: &Packet, outer: &Inner) -> Option<Inner> {
+    let payload = frame.get(outer.l4..p.end)?;
+    let (family, shim) = match outer.proto {
+        proto::IPIP => (Family::V4, 0),
+        proto::IPV6 => (Family::V6, 0),
+        proto::GRE => {
+            // RFC 2784 section 2.1: flags and version, of which only "checksum present" may be set, then the EtherType.
+            let h: &[u8; 4] = payload.first_chunk()?;
+            let shim = match u16::from_be_bytes([h[0], h[1]]) {
+                0 => 4,
+                0x8000 => 8,
+                _ => return None,
+            };
+            match u16::from_be_bytes([h[2], h[3]]) {
+                ethertype::IPV4 => (Family::V4, shim),
+                ethertype::IPV6 => (Family::V6, shim),
+                _ => return None,
+            }
+        }
+        _ => return None,
+    };
+    let quote = payload.get(shim..)?;
+    let mut inner = match family {
+        Family::V4 => inner_v4(quote)?,
+        Family::V6 => inner_v6(quote)?,
+    };
+    inner.read_ports(quote)?;
+    let off = outer.l4 + shim;
+    Some(Inner { icmp_type: outer.icmp_type, icmp_code: outer.icmp_code, off, l4: off + inner.l4, ..inner })
+}
+
+impl Inner {
+    /// Reads the ports of a packet whose offsets are still those in its quote; `None` if the quote is too short for them.
+    fn read_ports(&mut self, quote: &[u8]) -> Option<()> {
+        if matches!(self.proto, proto::TCP | proto::UDP | proto::SCTP) {
+            let ports = quote.get(self.l4..)?.first_chunk::<8>()?;
+            self.sport = u16::from_be_bytes([ports[0], ports[1]]);
+            self.dport = u16::from_be_bytes([ports[2], ports[3]]);
+        }
+        Some(())
+    }
 }
 
 /// The quoted packet, with offsets in the quote; the caller fills in the error's type and code.

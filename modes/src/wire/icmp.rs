@@ -1,6 +1,6 @@
 use std::ops::{Deref, DerefMut};
 
-use super::view;
+use super::{be16, view};
 use crate::checksum::Checksum;
 
 /// ICMP message types (RFC 792).
@@ -38,6 +38,10 @@ impl<B: Deref<Target = [u8; 8]>> Icmp<B> {
     /// Code: what it means depends on the type.
     pub fn code(&self) -> u8 {
         self.0[field::CODE]
+    }
+    /// Checksum.
+    pub fn checksum(&self) -> Checksum {
+        Checksum(be16(&self.0, field::CHECKSUM.start))
     }
 }
 

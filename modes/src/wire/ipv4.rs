@@ -93,6 +93,16 @@ impl<B: Deref<Target = [u8; 20]>> Ipv4<B> {
     pub fn dst(&self) -> u32 {
         be32(&self.0, field::DST.start)
     }
+    /// Whether these 20 bytes have a good checksum, if they are the whole header.
+    #[inline(always)]
+    pub fn adds_up(&self) -> bool {
+        // all ones is the same in any byte order
+        let sum: u64 = self.0.as_chunks().0.iter().map(|w| u64::from(u32::from_ne_bytes(*w))).sum();
+        let sum = (sum >> 32) + (sum & 0xffff_ffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        let sum = (sum >> 16) + (sum & 0xffff);
+        (sum >> 16) + (sum & 0xffff) == 0xffff
+    }
     /// The sum of these 20 bytes, checksum field included.
     #[inline(always)]
     pub fn sum(&self) -> Sum {

@@ -76,6 +76,9 @@ fn link(m: &LinkMessage) -> Option<Link> {
             LinkAttribute::LinkInfo(info) if info.contains(&LinkInfo::Kind(InfoKind::MacVlan)) => {
                 link.kind = LinkKind::Macvlan;
             }
+            LinkAttribute::LinkInfo(info) if info.contains(&LinkInfo::Kind(InfoKind::Vlan)) => {
+                link.kind = LinkKind::Vlan;
+            }
             _ => {}
         }
     }

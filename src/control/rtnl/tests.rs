@@ -88,7 +88,11 @@ fn links() {
         read(&message(NEWLINK, 0, &parts[..6])),
         Some(Event::LinkNew(Link { parent: Some(3), ..down.clone() }))
     );
-    assert_eq!(read(&message(NEWLINK, 0, &parts)), Some(Event::LinkNew(down)));
+    assert_eq!(read(&message(NEWLINK, 0, &parts)), Some(Event::LinkNew(down.clone())));
+    let mut parts = parts;
+    parts[5] = attr(18, &attr(1, b"vlan\0"));
+    let vlan = Link { kind: LinkKind::Vlan, parent: Some(3), ..down };
+    assert_eq!(read(&message(NEWLINK, 0, &parts[..6])), Some(Event::LinkNew(vlan)));
     // The bridge's view of a port, and messages about other things.
     let mut bridge = ifinfo(7, up_running);
     bridge[0] = 7;

@@ -5,36 +5,26 @@
 //! hook takes just that away from the kernel's stack. What the core passes goes back to the stack by a marked frame
 //! that the egress hook turns round (`docs/reinjection.md`).
 
+mod port;
 mod ring;
 mod socket;
-mod stats;
-mod supervisor;
-mod tx;
-mod vnet;
 mod worker;
 
-use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::sync::{Arc, PoisonError};
 
-use aya::programs::Program;
-use rustix::event::{EventfdFlags, eventfd};
+use ipvs_netlink::QueueStatus;
 
 pub use crate::io::attach::Hook;
+pub use crate::io::rings::{MAX_WORKERS, PortStats, QueueStats};
 pub use ring::RingShape;
-pub use stats::{PortStats, QueueStats};
 
 use crate::engine::FrameHandler;
-use crate::io::{BpfTables, SetupError, netdev};
+use crate::io::rings::supervisor::Holder;
+use crate::io::rings::{Running, Threads, check};
+use crate::io::{BpfTables, SetupError};
 use crate::route::PortId;
-use socket::{PortPlan, PortSockets};
-use stats::Counters;
-use supervisor::{PortState, Stop, Supervisor};
-use worker::{Shared, Worker};
-
-/// Most workers that a port takes.
-pub const MAX_WORKERS: usize = 64;
+use port::PacketPort;
+use worker::Rings;
 
 /// What to set up.
 #[derive(Clone, Debug)]
@@ -58,19 +48,15 @@ impl AfPacketConfig {
     }
 }
 
-/// The port at work. Dropping it is [`Running::stop`].
-pub struct Running {
-    shared: Vec<Arc<Shared>>,
-    workers: Vec<JoinHandle<()>>,
-    supervisor: Option<(Arc<Stop>, JoinHandle<()>)>,
-    ports: Arc<Vec<Mutex<PortState>>>,
-    counters: Vec<Vec<Arc<Counters>>>,
-    failed: Arc<AtomicBool>,
+/// The port at work. Dropping it ends the workers, detaches the classifier and closes the sockets: the interfaces are as
+/// they were.
+pub struct AfPacket {
+    threads: Threads<PacketPort>,
 }
 
-impl std::fmt::Debug for Running {
+impl std::fmt::Debug for AfPacket {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Running").field("workers", &self.workers.len()).finish_non_exhaustive()
+        f.debug_struct("AfPacket").field("workers", &self.threads.len()).finish_non_exhaustive()
     }
 }
 
@@ -84,184 +70,60 @@ pub fn start(
     config: AfPacketConfig,
     tables: &Arc<BpfTables>,
     make_worker: impl Fn(usize) -> Box<dyn FrameHandler + Send>,
-) -> Result<Running, SetupError> {
-    check(&config)?;
-    let mut states = Vec::new();
-    let mut by_worker: Vec<Vec<(PortId, PortSockets, Arc<Counters>)>> = Vec::new();
-    by_worker.resize_with(config.workers, Vec::new);
-    let mut counters = Vec::new();
+) -> Result<AfPacket, SetupError> {
+    check(&config.interfaces, config.workers)?;
+    let config = Arc::new(config);
+    let mut ports = Vec::new();
     for (id, name) in &config.interfaces {
-        let (state, sockets) = PortState::attach(*id, name, &config, tables)?;
-        let port_counters: Vec<Arc<Counters>> = (0..config.workers).map(|_| Arc::default()).collect();
-        for ((worker, sockets), counters) in by_worker.iter_mut().zip(sockets).zip(&port_counters) {
-            worker.push((*id, sockets, Arc::clone(counters)));
-        }
-        states.push(Mutex::new(state));
-        counters.push(port_counters);
+        let mut port = PacketPort::new(*id, name, Arc::clone(&config), Arc::clone(tables));
+        let sockets = port.attach()?;
+        ports.push((port, sockets));
     }
-    let mut running = Running {
-        shared: Vec::new(),
-        workers: Vec::new(),
-        supervisor: None,
-        ports: Arc::new(states),
-        counters,
-        failed: Arc::default(),
-    };
-    for (number, ports) in by_worker.into_iter().enumerate() {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
-            .map_err(|e| SetupError::os("making an eventfd", "", e.into()))?;
-        let shared = Arc::new(Shared {
-            stop: AtomicBool::new(false),
-            wake,
-            news: AtomicBool::new(false),
-            inbox: Mutex::default(),
-        });
-        let worker = Worker::new(ports, make_worker(number), Arc::clone(&shared));
-        running.shared.push(shared);
-        running.workers.push(spawn(number, worker, config.pin, Arc::clone(&running.failed))?);
-    }
-    let supervisor =
-        Supervisor::new(config, Arc::clone(tables), Arc::clone(&running.ports), running.shared.clone());
-    running.supervisor = Some(supervisor.start()?);
-    Ok(running)
+    let make = |number, seats| (Rings::new(seats), make_worker(number));
+    Ok(AfPacket { threads: Threads::start(ports, config.workers, config.pin, make)? })
 }
 
-fn check(config: &AfPacketConfig) -> Result<(), SetupError> {
-    if config.interfaces.is_empty() {
-        return Err(SetupError::NoInterface);
-    }
-    if !(1..=MAX_WORKERS).contains(&config.workers) {
-        return Err(SetupError::Workers(config.workers));
-    }
-    for (i, (id, name)) in config.interfaces.iter().enumerate() {
-        if config.interfaces[..i].iter().any(|(other, n)| n == name || other == id) {
-            return Err(SetupError::Duplicate(name.clone()));
-        }
-    }
-    // all names before anything is changed
-    config.interfaces.iter().try_for_each(|(_, name)| netdev::ethernet_index(name).map(drop))
-}
+impl AfPacket {
+    /// Ends it, as dropping it does.
+    pub fn stop(self) {}
 
-fn spawn(
-    number: usize,
-    mut worker: Worker,
-    pin: bool,
-    failed: Arc<AtomicBool>,
-) -> Result<JoinHandle<()>, SetupError> {
-    let body = move || {
-        let guard = FailGuard(failed);
-        if pin {
-            pin_to_processor(number);
-        }
-        worker.run();
-        std::mem::forget(guard);
-    };
-    std::thread::Builder::new()
-        .name(format!("lvsd-rx-{number}"))
-        .spawn(body)
-        .map_err(|e| SetupError::os("starting a worker thread", "", e))
-}
-
-/// Tells of a worker that ended by a panic.
-struct FailGuard(Arc<AtomicBool>);
-
-impl Drop for FailGuard {
-    fn drop(&mut self) {
-        self.0.store(true, Ordering::Release);
-        tracing::error!("a worker has failed; lvsd stops, since its share of the traffic would be lost");
-    }
-}
-
-fn pin_to_processor(number: usize) {
-    let Ok(allowed) = rustix::thread::sched_getaffinity(None) else { return };
-    let usable: Vec<usize> = (0..rustix::thread::CpuSet::MAX_CPU).filter(|&c| allowed.is_set(c)).collect();
-    if let Some(&processor) = usable.get(number % usable.len().max(1)) {
-        let mut one = rustix::thread::CpuSet::new();
-        one.set(processor);
-        if let Err(e) = rustix::thread::sched_setaffinity(None, &one) {
-            tracing::warn!("worker {number}: cannot bind to processor {processor}: {e}");
-        }
-    }
-}
-
-impl Running {
-    /// Ends the workers, detaches the classifier and closes the sockets: the interfaces are as they were.
-    pub fn stop(mut self) {
-        self.end();
+    /// Counters of each port and worker.
+    pub fn stats(&self) -> Vec<PortStats> {
+        self.threads.stats()
     }
 
     /// Whether all workers are at work.
     pub fn healthy(&self) -> bool {
-        !self.failed.load(Ordering::Acquire)
+        self.threads.healthy()
+    }
+}
+
+impl Running for AfPacket {
+    fn healthy(&self) -> bool {
+        self.threads.healthy()
     }
 
-    /// Counters of each port and queue.
-    pub fn stats(&self) -> Vec<PortStats> {
-        let read = |(port, counters): (&Mutex<PortState>, &Vec<Arc<Counters>>)| {
+    fn stats(&self) -> Vec<PortStats> {
+        self.threads.stats()
+    }
+
+    fn queues(&self) -> Vec<QueueStatus> {
+        let mut rows = Vec::new();
+        for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
             let port = port.lock().unwrap_or_else(PoisonError::into_inner);
-            PortStats {
-                port: port.id,
-                interface: port.name.clone(),
-                attached: port.is_attached(),
-                queues: counters.iter().map(|c| c.read()).collect(),
-            }
-        };
-        self.ports.iter().zip(&self.counters).map(read).collect()
+            let (name, mode) = (port.holder.name(), port.holder.mode());
+            rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afpacket", name, queue, mode)));
+        }
+        rows
     }
 
-    fn end(&mut self) {
-        // the stack gets its frames back before the rings stop taking them
-        match self.supervisor.take() {
-            Some((stop, thread)) => {
-                stop.stop();
-                let _ = thread.join();
-            }
-            // not started yet: this is still the thread that set the ports up, or nothing is left to be done
-            None => {
-                for port in self.ports.iter() {
-                    port.lock().unwrap_or_else(PoisonError::into_inner).detach();
-                }
-            }
-        }
-        for shared in &self.shared {
-            shared.stop.store(true, Ordering::Release);
-            shared.wake();
-        }
-        for worker in self.workers.drain(..) {
-            // a panic has been told of by its guard
-            let _ = worker.join();
-        }
+    fn kind(&self) -> &'static str {
+        "afpacket"
     }
-}
 
-impl Drop for Running {
-    fn drop(&mut self) {
-        self.end();
+    fn summary(&self) -> String {
+        "afpacket".into()
     }
-}
-
-/// A duplicate of the socket filter's descriptor.
-fn filter_fd(tables: &BpfTables) -> Result<OwnedFd, SetupError> {
-    let programs = tables.programs();
-    let missing = || SetupError::Bpf { what: "BPF program lvsd_ring".into(), reason: "not loaded".into() };
-    let Some(Program::SocketFilter(p)) = programs.program("lvsd_ring") else {
-        return Err(missing());
-    };
-    let fd = p.fd().map_err(|_| missing())?;
-    std::os::fd::AsFd::as_fd(fd)
-        .try_clone_to_owned()
-        .map_err(|e| SetupError::os("duplicating a program's descriptor", "", e))
-}
-
-fn plan<'a>(
-    config: &AfPacketConfig,
-    name: &'a str,
-    (index, mtu): (u32, u32),
-    filter: &'a OwnedFd,
-    magic: u32,
-) -> PortPlan<'a> {
-    let filter = std::os::fd::AsFd::as_fd(filter);
-    PortPlan { name, index, mtu, workers: config.workers, ring: config.ring, filter, magic }
 }
 
 #[cfg(test)]

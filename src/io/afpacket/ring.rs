@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use libc::tpacket2_hdr;
 
-use super::socket::{option, read_option};
-use super::vnet::{VNET_LEN, VnetHdr};
+use crate::io::rings::socket::{option, read_option};
+use crate::io::rings::vnet::{VNET_LEN, VnetHdr};
 
 /// Bytes of the kernel's before each frame: its header and the link-layer address.
 const HEADER_LEN: usize = size_of::<tpacket2_hdr>().next_multiple_of(16) + size_of::<libc::sockaddr_ll>();
@@ -126,6 +126,26 @@ impl RxRing {
         Some(Burst { first: self.current, taken: 0, ring: self })
     }
 
+    /// How many slots there are.
+    pub(super) fn size(&self) -> usize {
+        self.slots
+    }
+
+    /// How many slots the kernel has handed over and the worker not yet taken: they follow each other, so their end is
+    /// searched for by halves.
+    pub(super) fn waiting(&self) -> usize {
+        let (mut low, mut high) = (0, self.slots);
+        while low < high {
+            let middle = low + (high - low) / 2;
+            if self.handed_over((self.current + middle) % self.slots) {
+                low = middle + 1;
+            } else {
+                high = middle;
+            }
+        }
+        low
+    }
+
     fn slot(&self, number: usize) -> *mut u8 {
         let offset = number / self.per_block * BLOCK as usize + number % self.per_block * self.slot;
         debug_assert!(offset + self.slot <= self.length);
@@ -216,6 +236,13 @@ pub(super) struct Burst<'r> {
 }
 
 impl Burst<'_> {
+    /// Frames taken so far, and those that wait behind them where the burst is as long as one may be.
+    pub(super) fn depth(&self) -> usize {
+        let more =
+            if self.taken < MAX_BURST { 0 } else { self.ring.waiting().min(self.ring.slots - self.taken) };
+        self.taken + more
+    }
+
     /// The next frame, with its VLAN tag put back into it. The outer `None` is the end; the inner one stands for a frame
     /// that could not be had whole.
     pub(super) fn next(&mut self) -> Option<Option<RxFrame>> {
@@ -271,11 +298,6 @@ impl RxFrame {
     pub(super) unsafe fn bytes<'a>(&self) -> &'a mut [u8] {
         // SAFETY: inside the slot or the buffer that belongs to this frame alone.
         unsafe { std::slice::from_raw_parts_mut(self.buf.as_ptr(), self.end) }
-    }
-
-    /// The frame as it came, to be sent again.
-    pub(super) fn data(&self) -> *const u8 {
-        self.buf.as_ptr().wrapping_add(self.start)
     }
 
     fn put_tag(&mut self, tpid: u16, tci: u16) {

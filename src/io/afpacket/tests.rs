@@ -1,180 +1,25 @@
-//! The port in namespaces of its own:
-//!
-//! ```text
-//! client 10.9.0.2 (vc) ── (vd) 10.9.0.1 director 10.9.1.1 (vs) ── (vr) 10.9.1.2 server, with VIP 10.9.9.9 on lo
-//! ```
-//!
-//! The director is also a plain router between the two; the VIP is routed to it by the client and by nobody else.
+//! The port in namespaces of its own.
 
-use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
+use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use super::ring::RxRing;
 use super::*;
-use crate::conn::{Config, ConnTable, NewConn};
-use crate::engine::{Frame, Gso, Out, RxChecksum, Verdict};
-use crate::io::TableShape;
+use crate::io::attach::Ingress;
+use crate::io::netdev;
+use crate::io::rings::socket;
+use crate::io::testlab::*;
 use crate::io::testnet::{Net, cannot, until};
-use crate::time::{Now, Tick, ticks};
-use modes::{Addr, Family};
 
-const VIP: &str = "10.9.9.9";
-const CONFIG: Config = Config { max_v4: 1000, max_v6: 1000, hash_key: [3, 4], shards: 1 };
-
-/// What handlers have seen.
-#[derive(Default)]
-struct Seen {
-    frames: Vec<(PortId, Vec<u8>)>,
-    by_worker: Vec<u64>,
-    count: u64,
-    gso: Option<Gso>,
-    partial: u64,
+fn config(workers: usize) -> AfPacketConfig {
+    let ring = RingShape { frames: 2048 };
+    let interfaces = vec![(PortId(0), "vd".into()), (PortId(1), "vs".into())];
+    AfPacketConfig { ring, ..AfPacketConfig::new(interfaces, workers) }
 }
 
-/// Sends what comes in by port 0 to the server and what comes in by port 1 to the client, or passes everything.
-struct Switch {
-    worker: usize,
-    pass: bool,
-    /// (destination, source) of what goes out by each port
-    macs: [([u8; 6], [u8; 6]); 2],
-    seen: Arc<Mutex<Seen>>,
-}
-
-impl FrameHandler for Switch {
-    fn batch(&mut self, _: Now, frames: &mut [Frame<'_>], verdicts: &mut Vec<Verdict>) {
-        let mut seen = self.seen.lock().unwrap();
-        for f in frames {
-            seen.count += 1;
-            seen.by_worker.resize(8, 0);
-            seen.by_worker[self.worker] += 1;
-            seen.gso = f.gso.max_by_size(seen.gso);
-            seen.partial += u64::from(f.checksum == RxChecksum::Partial);
-            if seen.frames.len() < 1000 {
-                seen.frames.push((f.port, f.bytes()[..f.bytes().len().min(128)].to_vec()));
-            }
-            assert!(f.start >= 64, "head room {}", f.start);
-            if self.pass {
-                verdicts.push(Verdict::Pass);
-                continue;
-            }
-            let out = 1 - f.port.0;
-            let (to, from) = self.macs[usize::from(out)];
-            f.bytes_mut()[..6].copy_from_slice(&to);
-            f.bytes_mut()[6..12].copy_from_slice(&from);
-            verdicts.push(Verdict::Forward(PortId(out)));
-        }
-    }
-    fn drain_outbox(&mut self, _: &mut dyn FnMut(Out)) {}
-    fn tick(&mut self, _: Now) {}
-    fn next_deadline(&self, now: Now) -> Now {
-        Now(now.0 + 1_000_000_000)
-    }
-}
-
-trait MaxBySize {
-    fn max_by_size(self, other: Self) -> Self;
-}
-
-impl MaxBySize for Option<Gso> {
-    fn max_by_size(self, other: Self) -> Self {
-        if self.map_or(0, |g| g.size) > other.map_or(0, |g| g.size) { self } else { other }
-    }
-}
-
-struct Lab {
-    client: Net,
-    director: Net,
-    server: Net,
-    tables: Arc<BpfTables>,
-    seen: Arc<Mutex<Seen>>,
-}
-
-impl Lab {
-    fn new() -> Lab {
-        let (client, director, server) = (Net::new(), Net::new(), Net::new());
-        client.link(("vc", "10.9.0.2/24"), &director, ("vd", "10.9.0.1/24"));
-        director.link(("vs", "10.9.1.1/24"), &server, ("vr", "10.9.1.2/24"));
-        client.sh("ip route add default via 10.9.0.1");
-        server.sh(&format!("ip route add default via 10.9.1.1; ip addr add {VIP}/32 dev lo"));
-        director.sh("sysctl -qw net.ipv4.ip_forward=1");
-        let tables = BpfTables::create(TableShape::of(&CONFIG), 0xa5a5_0001).unwrap();
-        Lab { client, director, server, tables: Arc::new(tables), seen: Arc::default() }
-    }
-
-    fn config(workers: usize) -> AfPacketConfig {
-        let ring = RingShape { frames: 2048 };
-        let interfaces = vec![(PortId(0), "vd".into()), (PortId(1), "vs".into())];
-        AfPacketConfig { ring, ..AfPacketConfig::new(interfaces, workers) }
-    }
-
-    fn service(&self, proto: u8, address: &str, port: u16) {
-        self.tables.service_added(Family::V4, proto, addr(address), port);
-    }
-
-    fn start(&self, config: AfPacketConfig, pass: bool) -> Running {
-        let macs = [
-            (self.client.mac("vc"), self.director.mac("vd")),
-            (self.server.mac("vr"), self.director.mac("vs")),
-        ];
-        let make = |worker| -> Box<dyn FrameHandler + Send> {
-            Box::new(Switch { worker, pass, macs, seen: Arc::clone(&self.seen) })
-        };
-        self.director.run(|| start(config, &self.tables, make)).unwrap()
-    }
-
-    fn totals(running: &Running) -> QueueStats {
-        let mut sum = QueueStats::default();
-        for port in running.stats() {
-            port.queues.iter().for_each(|q| sum += *q);
-        }
-        sum
-    }
-}
-
-fn addr(text: &str) -> Addr {
-    text.parse::<std::net::IpAddr>().unwrap().into()
-}
-
-/// Bytes that a shifted, repeated or lost piece would change the sum of.
-fn pattern(n: usize) -> Vec<u8> {
-    (0..n as u64).map(|i| (i.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 56) as u8).collect()
-}
-
-const BULK: usize = 20 << 20;
-
-/// A server for one connection: takes in everything, then sends it back.
-fn echo_once(net: &Net, address: &str) -> JoinHandle<()> {
-    let listener = net.run(|| TcpListener::bind(address).unwrap());
-    std::thread::spawn(move || {
-        let (mut stream, _) = listener.accept().unwrap();
-        stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-        let mut data = Vec::new();
-        stream.read_to_end(&mut data).unwrap();
-        stream.write_all(&data).unwrap();
-    })
-}
-
-/// Sends bulk data to an echo server and compares what comes back.
-fn upload_and_download(mut stream: TcpStream) {
-    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
-    stream.set_write_timeout(Some(Duration::from_secs(20))).unwrap();
-    let data = pattern(BULK);
-    stream.write_all(&data).unwrap();
-    stream.shutdown(Shutdown::Write).unwrap();
-    let mut back = Vec::new();
-    stream.read_to_end(&mut back).unwrap();
-    assert!(data == back, "{} bytes came back of {}", back.len(), data.len());
-}
-
-fn connect(net: &Net, address: &str) -> TcpStream {
-    net.run(|| TcpStream::connect_timeout(&address.parse().unwrap(), Duration::from_secs(10)).unwrap())
-}
-
-/// The link and qdisc state of the director's interfaces, without counters.
-fn state(net: &Net) -> String {
-    net.sh("ip -d link show; tc qdisc show; tc filter show dev vd ingress; tc filter show dev vd egress")
+fn start_lab(lab: &Lab, config: AfPacketConfig, pass: bool) -> AfPacket {
+    lab.director.run(|| start(config, &lab.tables, |worker| lab.switch(worker, pass))).unwrap()
 }
 
 #[test]
@@ -184,37 +29,10 @@ fn super_packets_are_forwarded_both_ways() {
     }
     let lab = Lab::new();
     lab.service(6, VIP, 8000);
-    // the replies are the ring's too: their connection is in the table
-    let table = ConnTable::with_memory(CONFIG, lab.tables.memory().unwrap(), Tick(1)).unwrap();
     let before = state(&lab.director);
-    let running = lab.start(Lab::config(1), false);
+    let running = start_lab(&lab, config(1), false);
     let server = echo_once(&lab.server, "10.9.9.9:8000");
-    let stream = lab.client.run(|| {
-        let socket =
-            rustix::net::socket(rustix::net::AddressFamily::INET, rustix::net::SocketType::STREAM, None);
-        let socket = socket.unwrap();
-        let at = |text: &str| text.parse::<std::net::SocketAddrV4>().unwrap();
-        rustix::net::bind(&socket, &at("10.9.0.2:4321")).unwrap();
-        let new = NewConn {
-            family: Family::V4,
-            proto: 6,
-            client: (addr("10.9.0.2"), 4321),
-            virt: (addr(VIP), 1),
-            real: (addr(VIP), 8000),
-            dest: 1,
-            method: 0,
-            state: 1,
-            flags: 0,
-            timeout: ticks(60),
-            template: None,
-            fwmark: 0,
-            index_out: true,
-            is_template: false,
-        };
-        table.insert(Tick(1), &new).unwrap();
-        rustix::net::connect(&socket, &at("10.9.9.9:8000")).unwrap();
-        TcpStream::from(socket)
-    });
+    let (stream, _table) = connect_known(&lab);
     upload_and_download(stream);
     server.join().unwrap();
 
@@ -238,7 +56,7 @@ fn passed_frames_reach_the_stack(hook: Hook) {
     // the director's own address: with every frame passed, its own listener answers
     lab.service(6, "10.9.0.1", 9000);
     let before = state(&lab.director);
-    let running = lab.start(AfPacketConfig { hook, ..Lab::config(2) }, true);
+    let running = start_lab(&lab, AfPacketConfig { hook, ..config(2) }, true);
     let server = echo_once(&lab.director, "10.9.0.1:9000");
     upload_and_download(connect(&lab.client, "10.9.0.1:9000"));
     server.join().unwrap();
@@ -287,7 +105,7 @@ fn each_frame_has_one_worker() {
     }
     let lab = Lab::new();
     lab.service(17, VIP, 53);
-    let running = lab.start(Lab::config(4), false);
+    let running = start_lab(&lab, config(4), false);
     let server = lab.server.run(|| UdpSocket::bind("10.9.9.9:53").unwrap());
     server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
     let mut got = Vec::new();
@@ -307,25 +125,6 @@ fn each_frame_has_one_worker() {
     assert!(seen.by_worker.iter().filter(|&&n| n > 0).count() > 1, "{:?}", seen.by_worker);
     drop(seen);
     running.stop();
-}
-
-/// An Ethernet frame with a UDP datagram from the client to the VIP, with tags.
-fn udp_frame(lab: &Lab, tags: &[u16], dst: [u8; 6], payload: &[u8]) -> Vec<u8> {
-    let mut f = Vec::new();
-    f.extend(dst);
-    f.extend(lab.client.mac("vc"));
-    for tag in tags {
-        f.extend([0x81, 0]);
-        f.extend(tag.to_be_bytes());
-    }
-    f.extend([8, 0, 0x45, 0]);
-    f.extend((28 + payload.len() as u16).to_be_bytes());
-    f.extend([0, 1, 0, 0, 64, 17, 0, 0, 10, 9, 0, 2, 10, 9, 9, 9]);
-    f.extend([0x10, 0, 0, 53]);
-    f.extend((8 + payload.len() as u16).to_be_bytes());
-    f.extend([0, 0]);
-    f.extend(payload);
-    f
 }
 
 /// Opens a packet socket that hears everything on an interface, by a ring of our own.
@@ -360,14 +159,6 @@ fn captured(ring: &mut RxRing, mark: &[u8]) -> Vec<u8> {
     panic!("no such frame within 10 s");
 }
 
-fn send_raw(net: &Net, device: &str, frame: &[u8]) {
-    net.run(|| {
-        let fd = socket::packet_socket().unwrap();
-        socket::bind(fd.as_fd(), netdev::index(device).unwrap(), 0).unwrap();
-        rustix::net::send(&fd, frame, rustix::net::SendFlags::empty()).unwrap();
-    });
-}
-
 #[test]
 fn frames_arrive_byte_for_byte_with_their_tags() {
     if cannot() {
@@ -375,9 +166,9 @@ fn frames_arrive_byte_for_byte_with_their_tags() {
     }
     let lab = Lab::new();
     lab.service(17, VIP, 53);
-    let running = lab.start(Lab::config(1), false);
+    let running = start_lab(&lab, config(1), false);
     let mut ring = capture(&lab.server, "vr");
-    for (n, tags) in [&[][..], &[0x2005], &[0x0fff, 0x0001]].into_iter().enumerate() {
+    for (n, tags) in [&[][..], &[0xa000]].into_iter().enumerate() {
         let payload = format!("payload number {n} with {} tags", tags.len());
         let sent = udp_frame(&lab, tags, lab.director.mac("vd"), payload.as_bytes());
         send_raw(&lab.client, "vc", &sent);
@@ -392,6 +183,37 @@ fn frames_arrive_byte_for_byte_with_their_tags() {
     running.stop();
 }
 
+/// Frames with the number of a VLAN stay with the kernel, whether the outer tag is taken out by the device or by the stack.
+#[test]
+fn frames_of_a_vlan_are_left_to_the_kernel() {
+    if cannot() {
+        return;
+    }
+    for offload in ["on", "off"] {
+        let lab = Lab::new();
+        lab.client.sh(&format!("ethtool -K vc txvlan {offload} rxvlan {offload}"));
+        lab.director.sh(&format!("ethtool -K vd txvlan {offload} rxvlan {offload}"));
+        lab.service(17, VIP, 53);
+        let running = start_lab(&lab, config(1), false);
+        let mut ring = capture(&lab.director, "vd");
+        let mac = lab.director.mac("vd");
+        for (n, tags) in
+            [&[0x2005][..], &[0x0fff], &[0x0064, 0x00c8], &[0xa000, 0x0064]].into_iter().enumerate()
+        {
+            let mark = format!("number {n} of a VLAN");
+            let sent = udp_frame(&lab, tags, mac, mark.as_bytes());
+            send_raw(&lab.client, "vc", &sent);
+            assert_eq!(captured(&mut ring, mark.as_bytes()), sent, "tags {tags:x?}, offload {offload}");
+        }
+        send_raw(&lab.client, "vc", &udp_frame(&lab, &[], mac, b"the last one"));
+        until("the last frame", || lab.seen.lock().unwrap().count > 0);
+        let seen = lab.seen.lock().unwrap();
+        assert_eq!((seen.count, seen.frames[0].1.ends_with(b"the last one")), (1, true), "offload {offload}");
+        drop(seen);
+        running.stop();
+    }
+}
+
 #[test]
 fn passed_tags_survive_and_strangers_are_left_alone() {
     if cannot() {
@@ -399,10 +221,10 @@ fn passed_tags_survive_and_strangers_are_left_alone() {
     }
     let lab = Lab::new();
     lab.service(17, VIP, 53);
-    let running = lab.start(Lab::config(1), true);
+    let running = start_lab(&lab, config(1), true);
     // on the same interface behind the ingress hook: what comes up the receive path (the first time and again)
     let mut ring = capture(&lab.director, "vd");
-    let ours = udp_frame(&lab, &[0x0007], lab.director.mac("vd"), b"ours, with a tag");
+    let ours = udp_frame(&lab, &[0xe000], lab.director.mac("vd"), b"ours, with a tag");
     send_raw(&lab.client, "vc", &ours);
     assert_eq!(captured(&mut ring, b"ours, with a tag"), ours);
     assert_eq!(captured(&mut ring, b"ours, with a tag"), ours, "the second time, put back");
@@ -425,7 +247,7 @@ fn an_interface_may_vanish_and_come_back() {
     }
     let lab = Lab::new();
     lab.service(17, VIP, 53);
-    let running = lab.start(Lab::config(2), false);
+    let running = start_lab(&lab, config(2), false);
     let attached = |port: usize| running.stats()[port].attached;
     assert!(attached(0) && attached(1));
     lab.director.sh("ip link del vs");
@@ -473,7 +295,7 @@ fn set_up_errors_name_the_interface() {
     assert!(attempt(&["vd", "nothere"], 1).contains("interface nothere: there is no such interface"));
     assert!(attempt(&["lo"], 1).contains("interface lo: the loopback"));
     assert!(attempt(&["vd", "vd"], 1).contains("interface vd is named twice"));
-    let running = lab.start(Lab::config(1), true);
+    let running = start_lab(&lab, config(1), true);
     assert!(attempt(&["vs"], 1).contains("interface vs: another lvsd"));
     running.stop();
     assert_eq!(state(&lab.director), before);
@@ -493,10 +315,13 @@ fn filters_of_a_killed_director_are_replaced() {
     };
     lab.director.run(|| {
         let index = netdev::index("vd").unwrap();
-        std::mem::forget(crate::io::attach::Attachment::new(&lab.tables, "vd", index, Hook::Clsact).unwrap());
+        std::mem::forget(
+            crate::io::attach::Attachment::new(&lab.tables, "vd", index, Hook::Clsact, Ingress::Take)
+                .unwrap(),
+        );
     });
     assert_eq!(filters(), 2);
-    let running = lab.start(AfPacketConfig { hook: Hook::Clsact, ..Lab::config(1) }, true);
+    let running = start_lab(&lab, AfPacketConfig { hook: Hook::Clsact, ..config(1) }, true);
     assert_eq!(filters(), 2);
     running.stop();
     assert_eq!(filters(), 0);

@@ -1,128 +1,45 @@
-//! A worker: its sockets on all interfaces, its handler, one loop.
+//! A worker's rings on all interfaces.
 
-use std::os::fd::{AsRawFd, OwnedFd};
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::os::fd::AsRawFd;
+use std::sync::atomic::Ordering;
 
 use super::ring::{Burst, RxFrame, RxRing};
-use super::socket::{PortSockets, read_option};
-use super::stats::Counters;
-use super::tx::{BATCH, Kind, TxQueue};
-use super::vnet::VnetHdr;
+use super::socket::PortSockets;
 use crate::engine::{Frame, FrameHandler, Out, Verdict};
+use crate::io::rings::Seat;
+use crate::io::rings::tx::{BATCH, Sender};
+use crate::io::rings::vnet::VnetHdr;
+use crate::io::rings::worker::{Station, clock, readable};
 use crate::route::PortId;
-use crate::time::Now;
 
-/// Longest sleep: within this time a worker notices anything.
-const MAX_SLEEP_NS: u64 = 50_000_000;
-/// How often the kernel's drop counters are read.
-const COUNTERS_NS: u64 = 1_000_000_000;
-
-/// What a worker shares with the rest.
-pub(super) struct Shared {
-    pub(super) stop: AtomicBool,
-    /// Written to wake the worker.
-    pub(super) wake: OwnedFd,
-    /// Set where the inbox holds something.
-    pub(super) news: AtomicBool,
-    /// New sockets for a port (by its place), or none where its interface has gone.
-    pub(super) inbox: Mutex<Vec<(usize, Option<PortSockets>)>>,
-}
-
-impl Shared {
-    pub(super) fn wake(&self) {
-        let one = 1u64.to_ne_bytes();
-        // a full counter wakes as well
-        let _ = rustix::io::write(&self.wake, &one);
-    }
-}
-
-/// A port's sending half.
-struct Sender {
-    id: PortId,
-    counters: Arc<Counters>,
-    queues: Option<(TxQueue, TxQueue)>,
-}
-
-impl Sender {
-    fn flush(&mut self) {
-        if let Some((tx, back)) = &mut self.queues {
-            tx.flush(&self.counters);
-            back.flush(&self.counters);
-        }
-    }
-}
-
-pub(super) struct Worker {
+pub(super) struct Rings {
     rings: Vec<Option<RxRing>>,
     senders: Vec<Sender>,
     /// Places of ports by number.
     places: Vec<Option<usize>>,
-    handler: Box<dyn FrameHandler + Send>,
-    shared: Arc<Shared>,
     verdicts: Vec<Verdict>,
     batch: Vec<RxFrame>,
-    counters_at: u64,
+    /// The most frames that a burst of each ring met since the counters were last read.
+    peaks: Vec<usize>,
 }
 
-/// Monotonic time.
-pub(super) fn clock() -> Now {
-    let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
-    Now(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
-}
-
-impl Worker {
-    pub(super) fn new(
-        ports: Vec<(PortId, PortSockets, Arc<Counters>)>,
-        handler: Box<dyn FrameHandler + Send>,
-        shared: Arc<Shared>,
-    ) -> Worker {
+impl Rings {
+    pub(super) fn new(ports: Vec<Seat<PortSockets>>) -> Rings {
         let last = ports.iter().map(|(id, ..)| usize::from(id.0)).max().unwrap_or(0);
         let mut places = vec![None; last + 1];
         let (mut rings, mut senders) = (Vec::new(), Vec::new());
         for (place, (id, sockets, counters)) in ports.into_iter().enumerate() {
             places[usize::from(id.0)] = Some(place);
-            let (ring, queues) = halves(sockets);
-            rings.push(Some(ring));
-            senders.push(Sender { id, counters, queues: Some(queues) });
+            rings.push(Some(sockets.rx));
+            senders.push(Sender::new(id, counters, sockets.send));
         }
         let verdicts = Vec::with_capacity(BATCH);
         let batch = Vec::with_capacity(BATCH);
-        Worker { rings, senders, places, handler, shared, verdicts, batch, counters_at: 0 }
+        let peaks = vec![0; rings.len()];
+        Rings { rings, senders, places, verdicts, batch, peaks }
     }
 
-    /// Works until it is told to stop.
-    pub(super) fn run(&mut self) {
-        while !self.shared.stop.load(Ordering::Acquire) {
-            let busy = self.turn();
-            let now = clock();
-            if self.handler.next_deadline(now) <= now {
-                self.handler.tick(now);
-                self.send_outbox();
-            }
-            if now.0 >= self.counters_at {
-                self.counters_at = now.0 + COUNTERS_NS;
-                self.read_drops();
-            }
-            if self.shared.news.load(Ordering::Acquire) {
-                self.take_inbox();
-            } else if !busy {
-                self.sleep(now);
-            }
-        }
-        self.read_drops();
-    }
-
-    /// One look at each ring; whether there was anything.
-    fn turn(&mut self) -> bool {
-        let mut busy = false;
-        for place in 0..self.rings.len() {
-            busy |= self.work_off_burst(place);
-        }
-        busy
-    }
-
-    fn work_off_burst(&mut self, place: usize) -> bool {
+    fn work_off_burst(&mut self, place: usize, handler: &mut dyn FrameHandler) -> bool {
         let Some(mut burst) = self.rings[place].as_mut().and_then(RxRing::burst) else {
             return false;
         };
@@ -130,7 +47,7 @@ impl Worker {
             place,
             senders: &mut self.senders,
             places: &self.places,
-            handler: self.handler.as_mut(),
+            handler,
             verdicts: &mut self.verdicts,
         };
         // what the core emits is kept until it has been sent
@@ -140,72 +57,61 @@ impl Worker {
             unsafe { desk.judge(&mut self.batch, &mut kept) };
         }
         self.senders.iter_mut().for_each(Sender::flush);
+        let depth = burst.depth();
         drop(burst);
+        if let Some(peak) = self.peaks.get_mut(place) {
+            *peak = depth.max(*peak);
+        }
         true
     }
+}
 
-    fn send_outbox(&mut self) {
+impl Station for Rings {
+    type Sockets = PortSockets;
+
+    fn turn(&mut self, handler: &mut dyn FrameHandler) -> bool {
+        let mut busy = false;
+        for place in 0..self.rings.len() {
+            busy |= self.work_off_burst(place, handler);
+        }
+        busy
+    }
+
+    fn send_outbox(&mut self, handler: &mut dyn FrameHandler) {
         let mut kept = Vec::new();
         let mut desk = Desk {
             place: 0,
             senders: &mut self.senders,
             places: &self.places,
-            handler: self.handler.as_mut(),
+            handler,
             verdicts: &mut self.verdicts,
         };
         desk.collect_outbox(&mut kept);
         self.senders.iter_mut().for_each(Sender::flush);
     }
 
-    fn read_drops(&mut self) {
-        for (ring, sender) in self.rings.iter().zip(&self.senders) {
-            if let Some(ring) = ring {
-                sender.counters.rx_ring_full.add(ring.take_drops());
-            }
+    fn read_counters(&mut self) {
+        for ((ring, sender), peak) in self.rings.iter().zip(&self.senders).zip(&mut self.peaks) {
+            let Some(ring) = ring else { continue };
+            let counters = &sender.counters;
+            counters.rx_ring_full.add(ring.take_drops());
+            let used = std::mem::take(peak).max(ring.waiting());
+            counters.ring_used.store(u32::try_from(used).unwrap_or(u32::MAX), Ordering::Relaxed);
+            counters.ring_size.store(u32::try_from(ring.size()).unwrap_or(u32::MAX), Ordering::Relaxed);
         }
     }
 
-    fn sleep(&mut self, now: Now) {
-        let until = self.handler.next_deadline(now).0.min(now.0.saturating_add(MAX_SLEEP_NS));
-        let nanoseconds = until.saturating_sub(now.0).min(MAX_SLEEP_NS);
-        let timeout = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };
-        let watch = |fd: Option<i32>| libc::pollfd { fd: fd.unwrap_or(-1), events: libc::POLLIN, revents: 0 };
-        let mut fds: Vec<libc::pollfd> = vec![watch(Some(self.shared.wake.as_raw_fd()))];
-        fds.extend(self.rings.iter().map(|r| watch(r.as_ref().map(|r| r.fd().as_raw_fd()))));
-        // SAFETY: pollfds of our own, as many as we say; no signal mask.
-        let n =
-            unsafe { libc::ppoll(fds.as_mut_ptr(), fds.len() as libc::nfds_t, &timeout, std::ptr::null()) };
-        if n <= 0 {
-            return;
-        }
-        for fd in &fds[1..] {
-            if fd.revents & (libc::POLLERR | libc::POLLHUP) != 0 {
-                // an interface that went down or away says so once; reading the error lets the next poll sleep
-                let mut error: libc::c_int = 0;
-                let _ = read_option(fd.fd, libc::SOL_SOCKET, libc::SO_ERROR, &mut error);
-            }
-        }
-        if fds[0].revents != 0 {
-            let mut counter = [0; 8];
-            let _ = rustix::io::read(&self.shared.wake, &mut counter);
+    fn replace(&mut self, place: usize, sockets: Option<PortSockets>) {
+        let (ring, send) = sockets.map(|s| (s.rx, s.send)).unzip();
+        if let (Some(r), Some(s)) = (self.rings.get_mut(place), self.senders.get_mut(place)) {
+            *r = ring;
+            s.replace(send);
         }
     }
 
-    fn take_inbox(&mut self) {
-        self.shared.news.store(false, Ordering::Release);
-        let news = std::mem::take(&mut *self.shared.inbox.lock().unwrap_or_else(PoisonError::into_inner));
-        for (place, sockets) in news {
-            let (ring, queues) = sockets.map(halves).unzip();
-            if let (Some(r), Some(s)) = (self.rings.get_mut(place), self.senders.get_mut(place)) {
-                *r = ring;
-                s.queues = queues;
-            }
-        }
+    fn watch(&self, fds: &mut Vec<libc::pollfd>) {
+        fds.extend(self.rings.iter().map(|r| readable(r.as_ref().map(|r| r.fd().as_raw_fd()))));
     }
-}
-
-fn halves(sockets: PortSockets) -> (RxRing, (TxQueue, TxQueue)) {
-    (sockets.rx, (TxQueue::new(sockets.tx, Kind::Send), TxQueue::new(sockets.back, Kind::Back)))
 }
 
 /// What frames of one burst meet: the handler, then the queues that its verdicts name.
@@ -282,7 +188,7 @@ impl Desk<'_> {
                     let header =
                         if changed { VnetHdr::describe(bytes, frame.checksum, frame.gso) } else { None };
                     // SAFETY: in the burst, by this function's contract.
-                    unsafe { self.put_back(&batch[i], header.unwrap_or(batch[i].vnet)) };
+                    unsafe { self.senders[self.place].put_back(bytes, header.unwrap_or(batch[i].vnet)) };
                 }
                 Verdict::Emitted | Verdict::Queued | Verdict::Drop(_) => {}
             }
@@ -303,7 +209,7 @@ impl Desk<'_> {
 
     /// # Safety
     ///
-    /// As for [`TxQueue::push`].
+    /// As for [`Sender::forward`].
     unsafe fn forward(
         &mut self,
         port: PortId,
@@ -316,28 +222,7 @@ impl Desk<'_> {
             self.senders[self.place].counters.tx_no_port.add(1);
             return;
         };
-        let sender = &mut self.senders[place];
-        let Some((queue, _)) = &mut sender.queues else {
-            sender.counters.tx_down.add(1);
-            return;
-        };
-        match VnetHdr::describe(bytes, checksum, gso) {
-            // SAFETY: passed on to our caller.
-            Some(header) => unsafe { queue.push(bytes.as_ptr(), bytes.len(), header, &sender.counters) },
-            None => sender.counters.tx_refused.add(1),
-        }
-    }
-
-    /// # Safety
-    ///
-    /// As for [`TxQueue::push`].
-    unsafe fn put_back(&mut self, frame: &RxFrame, header: VnetHdr) {
-        let sender = &mut self.senders[self.place];
-        let Some((_, queue)) = &mut sender.queues else {
-            sender.counters.pass_dropped.add(1);
-            return;
-        };
         // SAFETY: passed on to our caller.
-        unsafe { queue.push(frame.data(), frame.end - frame.start, header, &sender.counters) };
+        unsafe { self.senders[place].forward(bytes, checksum, gso) };
     }
 }

@@ -10,7 +10,11 @@ use crate::time::{Tick, ticks};
 const CONFIG: Config = Config { max_v4: 1000, max_v6: 1000, hash_key: [1, 2], shards: 2 };
 
 fn tables() -> BpfTables {
-    BpfTables::create(TableShape::of(&CONFIG), 0x1234_5678).unwrap()
+    let t = BpfTables::create(TableShape::of(&CONFIG), 0x1234_5678).unwrap();
+    t.load_xdp().unwrap();
+    // the loopback device, which programs are run on for a test, and its address; without sockets what is ours is dropped
+    t.set_xdp_port(1, XdpPortLine { mac: [0; 6], generic: false, place: 0 }).unwrap();
+    t
 }
 
 fn addr(text: &str) -> Addr {
@@ -116,18 +120,35 @@ fn frame(to_us: bool, tags: usize, packet: &[u8]) -> Vec<u8> {
     f
 }
 
-/// Whether the ingress face takes a frame away from the stack.
+/// Whether the XDP face takes a frame away from the stack.
+fn taken_by_xdp(t: &BpfTables, frame: &[u8]) -> bool {
+    const DROP: u32 = 1;
+    const PASS: u32 = 2;
+    let programs = t.programs();
+    let Some(Program::Xdp(p)) = programs.program("lvsd_xdp") else { panic!("no program") };
+    let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
+    match p.test_run(options).unwrap().return_value {
+        DROP => true,
+        PASS => false,
+        other => panic!("return value {other}"),
+    }
+}
+
+/// Whether a frame is taken away from the stack, by the ingress face and by the XDP face alike.
 fn taken(t: &BpfTables, frame: &[u8]) -> bool {
     const SHOT: u32 = 2;
     const UNSPEC: u32 = u32::MAX;
     let programs = t.programs();
     let Some(Program::SchedClassifier(p)) = programs.program("lvsd_ingress") else { panic!("no program") };
     let options = TestRunOptions { data_in: Some(frame), ..TestRunOptions::new() };
-    match p.test_run(options).unwrap().return_value {
+    let taken = match p.test_run(options).unwrap().return_value {
         SHOT => true,
         UNSPEC => false,
         other => panic!("return value {other}"),
-    }
+    };
+    drop(programs);
+    assert_eq!(taken_by_xdp(t, frame), taken, "the faces differ");
+    taken
 }
 
 /// A client, a virtual address, a server, of one family.
@@ -196,17 +217,16 @@ fn services_are_ours_and_nothing_beside_them() {
     for c in &CASTS {
         let (t, _table) = populated(c);
         for odd in [false, true] {
-            // tags beside the outer one, which the kernel has taken out by then
-            for tags in [0, 1] {
-                let to = |dst, proto, port| {
-                    frame(true, tags, &ip(c.client, dst, proto, 0, odd, &ports(5000, port)))
-                };
-                assert!(taken(&t, &to(c.vip, 6, 80)), "{:?} odd {odd} tags {tags}", c.family);
-                assert!(taken(&t, &to(c.vip, 17, 53)), "port 0 takes all ports");
-                assert!(!taken(&t, &to(c.vip, 6, 81)), "another port");
-                assert!(!taken(&t, &to(c.vip, 132, 80)), "another protocol");
-                assert!(!taken(&t, &to(c.real, 6, 80)), "another address");
-            }
+            let to = |tags, dst, proto, port| {
+                frame(true, tags, &ip(c.client, dst, proto, 0, odd, &ports(5000, port)))
+            };
+            assert!(taken(&t, &to(0, c.vip, 6, 80)), "{:?} odd {odd}", c.family);
+            assert!(taken(&t, &to(0, c.vip, 17, 53)), "port 0 takes all ports");
+            assert!(!taken(&t, &to(0, c.vip, 6, 81)), "another port");
+            assert!(!taken(&t, &to(0, c.vip, 132, 80)), "another protocol");
+            assert!(!taken(&t, &to(0, c.real, 6, 80)), "another address");
+            // a tag beside the outer one, which the kernel has taken out by then
+            assert!(!taken(&t, &to(1, c.vip, 6, 80)), "a VLAN's, within another tag");
         }
         let strange = frame(false, 0, &ip(c.client, c.vip, 6, 0, false, &ports(5000, 80)));
         assert!(!taken(&t, &strange), "another MAC");
@@ -274,6 +294,28 @@ fn fragments_and_errors_go_up_where_they_concern_us() {
         assert!(up(c.real, c.client, c.icmp, 0, &said(4000, 8080)), "{:?}", c.family);
         assert!(!up(c.real, c.client, c.icmp, 0, &said(4002, 8080)), "of another connection");
         assert!(!up(c.real, c.client, c.icmp, 0, &icmp(c.error, &[0x45, 0])), "of a cut packet");
+        // a router says of a tunnel's outer packet that it is too big; the inner one may be of the other family
+        for outer in &CASTS {
+            let from = |carried: &[u8], proto, len: usize| {
+                let packet = ip(outer.client, outer.real, proto, 0, false, carried);
+                let error = icmp(outer.error, &packet[..len.min(packet.len())]);
+                taken(&t, &frame(true, 0, &ip(outer.real, outer.client, outer.icmp, 0, false, &error)))
+            };
+            let inner = |sport| ip(c.client, c.vip, 6, 0, false, &ports(sport, 80));
+            let (direct, kind) = if c.family == Family::V4 { (4, [8, 0]) } else { (41, [0x86, 0xdd]) };
+            let gre = |flags: u8, sport| {
+                let checksum: &[u8] = if flags == 0 { &[] } else { &[1, 2, 0, 0] };
+                [&[flags, 0], &kind[..], checksum, &inner(sport)].concat()
+            };
+            let said = format!("{:?} in {:?}", c.family, outer.family);
+            assert!(from(&inner(4000), direct, 2000) && from(&inner(4001), direct, 2000), "{said}");
+            assert!(!from(&inner(4002), direct, 2000), "{said}: of another connection");
+            assert!(!from(&inner(4000), if direct == 4 { 41 } else { 4 }, 2000), "{said}: wrongly marked");
+            assert!(from(&gre(0, 4001), 47, 2000) && from(&gre(0x80, 4001), 47, 2000), "{said}");
+            assert!(!from(&gre(0, 4002), 47, 2000) && !from(&gre(0x80, 4002), 47, 2000), "{said}");
+            let header = if outer.family == Family::V4 { 20 } else { 40 };
+            assert!(!from(&inner(4001), direct, header + 8), "{said}: 8 bytes are quoted");
+        }
     }
 }
 

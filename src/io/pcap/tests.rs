@@ -98,7 +98,15 @@ fn a_cut_capture_names_the_packet() {
 fn bad_files_are_refused() {
     let message =
         |bytes: &[u8]| replay(bytes, Vec::new(), |_| PortId(0), &mut Toy::default()).unwrap_err().to_string();
-    assert!(message(b"not a capture file at all").starts_with("packet 0: "));
+    for (bytes, why) in [
+        (&b"not a capture file at all"[..], "it begins otherwise"),
+        (b"abc", "it is shorter than a header"),
+        (b"", "it is empty"),
+        (b"\x0a\x0d\x0d\x0a and more", "it is pcapng: convert it by 'editcap -F pcap'"),
+        (b"\xd4\xc3\xb2\xa1\x02\x00", "it is shorter than a header"),
+    ] {
+        assert_eq!(message(bytes), format!("not a capture in pcap format ({why}); 'tcpdump -w' writes that"));
+    }
     let good = file(&[(1, &[0; 20], 20)]);
     assert!(message(&good[..good.len() - 1]).starts_with("packet 1: "));
     let mut raw_ip = good;

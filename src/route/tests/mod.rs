@@ -400,6 +400,7 @@ fn macs_of_macvlans_belong_to_the_port_below() {
     assert!(!b.routes.is_our_mac(P0, vrrp));
     b.apply(Event::LinkNew(mv.clone()));
     assert!(b.routes.is_our_mac(P0, vrrp) && !b.routes.is_our_mac(P1, vrrp));
+    assert_eq!(b.routes.extra_macs(), [(2, vrrp)]);
     assert!(!b.routes.is_our_mac(P0, [0; 6]) && !b.routes.is_our_mac(PortId(50), vrrp));
     assert_eq!(b.routes.port_of_ifindex(20), Some(P0));
     b.route(unicast("10.0.7.0/24", &[via(20, "")]));
@@ -407,7 +408,7 @@ fn macs_of_macvlans_belong_to_the_port_below() {
     assert_eq!((hop.port, hop.src_mac), (P0, vrrp));
     // Other links on top of a port are not.
     b.apply(Event::LinkNew(Link { kind: LinkKind::Other, ..mv.clone() }));
-    assert!(!b.routes.is_our_mac(P0, vrrp));
+    assert!(!b.routes.is_our_mac(P0, vrrp) && b.routes.extra_macs().is_empty());
     assert_eq!(b.look("10.0.7.1"), Err(RouteError::NotOurPort { ifindex: 20 }));
     for i in 0..300u32 {
         let [.., h, l] = i.to_be_bytes();
@@ -415,6 +416,32 @@ fn macs_of_macvlans_belong_to_the_port_below() {
         b.apply(Event::LinkNew(Link { ifindex: 100 + i, name: format!("mv{i}"), mac, ..mv.clone() }));
     }
     assert_eq!(b.routes.stats().macs_refused, 45);
+}
+
+#[test]
+fn vlans_above_a_port_that_are_no_ports_are_named() {
+    let b = Box4::new();
+    let vlan = |ifindex, name: &str, parent| Link {
+        kind: LinkKind::Vlan,
+        parent: Some(parent),
+        ..link(ifindex, name)
+    };
+    let name = b.routes.port(P0).expect("a port").name;
+    b.apply(Event::LinkNew(vlan(20, "v100", 2)));
+    b.apply(Event::LinkNew(vlan(21, "v200", 2)));
+    b.apply(Event::LinkNew(Link { up: false, ..vlan(22, "v300", 2) }));
+    b.apply(Event::LinkNew(vlan(23, "v100.7", 20)));
+    b.apply(Event::LinkNew(vlan(24, "elsewhere", 99)));
+    assert_eq!(
+        b.routes.unserved_vlans(),
+        [("v100".to_owned(), name.clone()), ("v200".to_owned(), name.clone())]
+    );
+    // A VLAN is a port of its own, with frames and next hops of its own.
+    assert_eq!(b.routes.port_of_ifindex(20), None);
+    b.routes.add_port(PortId(9), "v100").expect("room");
+    assert_eq!(b.routes.port_of_ifindex(20), Some(PortId(9)));
+    let inner = ("v100.7".to_owned(), "v100".to_owned());
+    assert_eq!(b.routes.unserved_vlans(), [inner, ("v200".to_owned(), name)]);
 }
 
 #[test]

@@ -14,7 +14,13 @@ fn envelope() -> impl Strategy<Value = Envelope> {
 fn family_of(reply: &Reply) -> Family {
     match reply {
         Reply::Family(_) => Family::Ctrl,
-        Reply::Conn(_) | Reply::Counter(_) | Reply::Sysctl(_) => Family::Lvsd,
+        Reply::Conn(_)
+        | Reply::Counter(_)
+        | Reply::Sysctl(_)
+        | Reply::Overview(_)
+        | Reply::Queue(_)
+        | Reply::Scheduler(_)
+        | Reply::Notice(_) => Family::Lvsd,
         _ => Family::Ipvs,
     }
 }

@@ -225,6 +225,10 @@ impl Backend for Counting<'_> {
         set_timeouts(t: Timeouts) -> Result<(), Errno>;
         info() -> Info;
         counters() -> Vec<Counter>;
+        overview() -> Overview;
+        queues() -> Vec<QueueStatus>;
+        notices() -> Vec<Notice>;
+        schedulers() -> Vec<SchedulerInfo>;
         sysctls() -> Vec<Sysctl>;
         set_sysctl(n: &str, v: &str) -> Result<(), Errno>;
         daemons() -> Vec<Daemon>;
@@ -294,6 +298,28 @@ fn settings_and_counters_are_served() {
 }
 
 #[test]
+fn the_daemon_tells_of_itself() {
+    let b = Memory::default();
+    let overview =
+        Overview { version: "1.2.3".into(), pid: 7, conns_v6: (1, u64::MAX), ..Overview::default() };
+    let queue = QueueStatus {
+        interface: "eth0".into(),
+        drops: (0..40).map(|n| Counter { name: format!("drop_{n}"), value: n }).collect(),
+        rings: ["fill", "rx", "tx", "completion"]
+            .map(|name| RingLevel { name: name.into(), used: 1, size: 4096 })
+            .into(),
+        ..QueueStatus::default()
+    };
+    let notice = Notice { text: "a line".into() };
+    b.set_status(overview.clone(), vec![queue.clone(); 200], vec![notice.clone()]);
+    assert_eq!(ask(&b, &Request::GetOverview), Ok(vec![Reply::Overview(overview)]));
+    assert_eq!(ask(&b, &Request::DumpQueues), Ok(vec![Reply::Queue(queue); 200]));
+    assert_eq!(ask(&b, &Request::DumpNotices), Ok(vec![Reply::Notice(notice)]));
+    let schedulers = ask(&b, &Request::DumpSchedulers).unwrap();
+    assert!(schedulers.iter().any(|s| matches!(s, Reply::Scheduler(s) if s.name == "wlc")), "{schedulers:?}");
+}
+
+#[test]
 fn without_privilege_only_names_are_resolved() {
     let b = Memory::default();
     let kinds = |request: Request, family| -> Vec<(u16, i32)> {
@@ -309,6 +335,7 @@ fn without_privilege_only_names_are_resolved() {
     assert_eq!(kinds(Request::GetInfo, FAMILY_IPVS), [(2, -1)]);
     assert_eq!(kinds(Request::DumpServices, FAMILY_IPVS), [(2, -1)]);
     assert_eq!(kinds(Request::DumpConns, FAMILY_LVSD), [(2, -1)]);
+    assert_eq!(kinds(Request::GetOverview, FAMILY_LVSD), [(2, -1)]);
     assert_eq!(kinds(Request::NewService(service(key(1))), FAMILY_IPVS), [(2, -1)]);
     assert!(b.services().is_empty());
 }

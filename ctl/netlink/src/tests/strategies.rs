@@ -134,6 +134,51 @@ pub(super) fn conn() -> impl Strategy<Value = ConnEntry> {
     )
 }
 
+fn overview() -> impl Strategy<Value = Overview> {
+    (name(31), any::<[u32; 2]>(), any::<[u64; 5]>(), name(31), name(80)).prop_map(
+        |(version, [pid, workers], [uptime, a, b, c, d], datapath, reason)| Overview {
+            version,
+            pid,
+            uptime,
+            datapath,
+            reason,
+            workers,
+            conns_v4: (a, b),
+            conns_v6: (c, d),
+        },
+    )
+}
+
+fn queue() -> impl Strategy<Value = QueueStatus> {
+    let drop = (name(127), any::<u64>()).prop_map(|(name, value)| Counter { name, value });
+    let ring = (name(31), any::<[u64; 2]>()).prop_map(|(name, [used, size])| RingLevel { name, used, size });
+    let names = (name(15), name(31), name(127));
+    let lists = (proptest::collection::vec(drop, 0..20), proptest::collection::vec(ring, 0..20));
+    (names, any::<(u32, bool)>(), any::<[u64; 8]>(), lists).prop_map(
+        |((interface, datapath, mode), (queue, attached), [a, b, c, d, e, f, g, h], (drops, rings))| {
+            QueueStatus {
+                interface,
+                queue,
+                attached,
+                datapath,
+                mode,
+                traffic: Traffic {
+                    rx_packets: a,
+                    rx_bytes: b,
+                    tx_packets: c,
+                    tx_bytes: d,
+                    rx_pps: e,
+                    rx_bps: f,
+                    tx_pps: g,
+                    tx_bps: h,
+                },
+                drops,
+                rings,
+            }
+        },
+    )
+}
+
 pub(super) fn request() -> impl Strategy<Value = Request> {
     prop_oneof![
         name(15).prop_map(Request::GetFamily),
@@ -160,6 +205,10 @@ pub(super) fn request() -> impl Strategy<Value = Request> {
             Request::Flush,
             Request::DumpConns,
             Request::GetStatus,
+            Request::GetOverview,
+            Request::DumpQueues,
+            Request::DumpSchedulers,
+            Request::DumpNotices,
         ]),
     ]
 }
@@ -181,5 +230,10 @@ pub(super) fn reply() -> impl Strategy<Value = Reply> {
         conn().prop_map(Reply::Conn),
         (name(127), any::<u64>()).prop_map(|(name, value)| Reply::Counter(Counter { name, value })),
         sysctl().prop_map(Reply::Sysctl),
+        overview().prop_map(Reply::Overview),
+        queue().prop_map(Reply::Queue),
+        (name(15), name(80))
+            .prop_map(|(name, description)| Reply::Scheduler(SchedulerInfo { name, description })),
+        name(80).prop_map(|text| Reply::Notice(Notice { text })),
     ]
 }

@@ -16,6 +16,11 @@ fn keys_are_those_of_the_program() {
     assert_eq!((&k[..4], &k[4..9]), (&4u32.to_ne_bytes()[..], &[10, 0, 0, 11, 0][..]));
     let k = key("2001:db8::1".parse().unwrap());
     assert_eq!((&k[..4], &k[4..8], k[19]), (&6u32.to_ne_bytes()[..], &[0x20, 1, 0x0d, 0xb8][..], 1));
+    for ip in [OWN4, OWN6] {
+        let ip: IpAddr = ip.parse().unwrap();
+        assert_eq!(address(key(ip)), Some(ip));
+    }
+    assert_eq!(address([0; 20]), None);
 }
 
 #[test]

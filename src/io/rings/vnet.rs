@@ -3,7 +3,7 @@
 use crate::engine::{Gso, RxChecksum};
 
 /// Bytes of the header.
-pub(super) const VNET_LEN: usize = 10;
+pub(in crate::io) const VNET_LEN: usize = 10;
 
 const F_NEEDS_CSUM: u8 = 1;
 const GSO_NONE: u8 = 0;
@@ -15,7 +15,7 @@ const GSO_ECN: u8 = 0x80;
 /// `struct virtio_net_hdr` (virtio 1.2, 5.1.6), in the machine's byte order as packet sockets have it.
 #[repr(C)]
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
-pub(super) struct VnetHdr {
+pub(in crate::io) struct VnetHdr {
     flags: u8,
     gso_type: u8,
     hdr_len: u16,
@@ -25,16 +25,21 @@ pub(super) struct VnetHdr {
 }
 
 impl VnetHdr {
-    pub(super) fn checksum(&self) -> RxChecksum {
+    pub(in crate::io) fn checksum(&self) -> RxChecksum {
         if self.flags & F_NEEDS_CSUM != 0 { RxChecksum::Partial } else { RxChecksum::Complete }
     }
 
-    pub(super) fn gso(&self) -> Option<Gso> {
+    pub(in crate::io) fn gso(&self) -> Option<Gso> {
         (self.gso_type & !GSO_ECN != GSO_NONE).then_some(Gso { size: self.gso_size })
     }
 
+    /// Where the bytes begin that a partial checksum is the sum of, and where it goes from there.
+    pub(in crate::io) fn checksum_place(&self) -> Option<(u16, u16)> {
+        (self.flags & F_NEEDS_CSUM != 0).then_some((self.csum_start, self.csum_offset))
+    }
+
     /// The same for a frame into which `n` bytes have been put before the IP header.
-    pub(super) fn shifted(mut self, n: u16) -> VnetHdr {
+    pub(in crate::io) fn shifted(mut self, n: u16) -> VnetHdr {
         if self.flags & F_NEEDS_CSUM != 0 {
             self.csum_start = self.csum_start.saturating_add(n);
         }
@@ -45,8 +50,8 @@ impl VnetHdr {
     }
 
     /// The header for a frame with these notes; `None` where they cannot belong to such a frame.
-    pub(super) fn describe(frame: &[u8], checksum: RxChecksum, gso: Option<Gso>) -> Option<VnetHdr> {
-        if checksum == RxChecksum::Complete && gso.is_none() {
+    pub(in crate::io) fn describe(frame: &[u8], checksum: RxChecksum, gso: Option<Gso>) -> Option<VnetHdr> {
+        if checksum != RxChecksum::Partial && gso.is_none() {
             return Some(VnetHdr::default());
         }
         let t = transport(frame)?;

@@ -3,26 +3,93 @@
 use std::io;
 use std::mem::MaybeUninit;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::sync::Arc;
 
-use super::stats::Counters;
+use super::socket::SendPair;
+use super::stats::{Counter, Counters};
 use super::vnet::{VNET_LEN, VnetHdr};
+use crate::engine::{Gso, RxChecksum};
+use crate::route::PortId;
 
 /// Frames in one system call.
-pub(super) const BATCH: usize = 64;
+pub(in crate::io) const BATCH: usize = 64;
 /// How often one flush waits for room before it drops what does not fit.
 const PATIENCE: u32 = 4;
 
 /// Which counters a queue writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
+enum Kind {
     /// Out of the interface.
     Send,
     /// Back into the stack.
     Back,
 }
 
+/// A worker's sending half of a port: by packet sockets, out of the interface and back into the stack.
+pub(in crate::io) struct Sender {
+    pub(in crate::io) id: PortId,
+    pub(in crate::io) counters: Arc<Counters>,
+    queues: Option<(TxQueue, TxQueue)>,
+}
+
+impl Sender {
+    pub(in crate::io) fn new(id: PortId, counters: Arc<Counters>, sockets: SendPair) -> Sender {
+        let mut sender = Sender { id, counters, queues: None };
+        sender.replace(Some(sockets));
+        sender
+    }
+
+    /// Uses other sockets, or none. What waits is lost; call it with nothing waiting.
+    pub(in crate::io) fn replace(&mut self, sockets: Option<SendPair>) {
+        self.queues = sockets.map(|s| (TxQueue::new(s.tx, Kind::Send), TxQueue::new(s.back, Kind::Back)));
+    }
+
+    /// Whether it has sockets.
+    pub(in crate::io) fn is_up(&self) -> bool {
+        self.queues.is_some()
+    }
+
+    pub(in crate::io) fn flush(&mut self) {
+        if let Some((tx, back)) = &mut self.queues {
+            tx.flush(&self.counters);
+            back.flush(&self.counters);
+        }
+    }
+
+    /// Queues a frame to go out, or drops and counts it.
+    ///
+    /// # Safety
+    ///
+    /// The bytes must stay as they are until the next [`Sender::flush`] has returned.
+    pub(in crate::io) unsafe fn forward(&mut self, bytes: &[u8], checksum: RxChecksum, gso: Option<Gso>) {
+        let Some((queue, _)) = &mut self.queues else {
+            self.counters.tx_down.add(1);
+            return;
+        };
+        match VnetHdr::describe(bytes, checksum, gso) {
+            // SAFETY: passed on to our caller.
+            Some(header) => unsafe { queue.push(bytes.as_ptr(), bytes.len(), header, &self.counters) },
+            None => self.counters.tx_refused.add(1),
+        }
+    }
+
+    /// Queues a frame to go back into the stack, or drops and counts it.
+    ///
+    /// # Safety
+    ///
+    /// As for [`Sender::forward`].
+    pub(in crate::io) unsafe fn put_back(&mut self, bytes: &[u8], header: VnetHdr) {
+        let Some((_, queue)) = &mut self.queues else {
+            self.counters.pass_dropped.add(1);
+            return;
+        };
+        // SAFETY: passed on to our caller.
+        unsafe { queue.push(bytes.as_ptr(), bytes.len(), header, &self.counters) };
+    }
+}
+
 /// A socket and the frames that wait for it.
-pub(super) struct TxQueue {
+struct TxQueue {
     fd: OwnedFd,
     kind: Kind,
     messages: Box<[libc::mmsghdr; BATCH]>,
@@ -35,7 +102,7 @@ pub(super) struct TxQueue {
 unsafe impl Send for TxQueue {}
 
 impl TxQueue {
-    pub(super) fn new(fd: OwnedFd, kind: Kind) -> TxQueue {
+    fn new(fd: OwnedFd, kind: Kind) -> TxQueue {
         let mut headers = Box::new([VnetHdr::default(); BATCH]);
         let empty = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
         let mut parts = Box::new([[empty; 2]; BATCH]);
@@ -59,7 +126,7 @@ impl TxQueue {
     /// # Safety
     ///
     /// `len` bytes at `data` must stay as they are until the next [`TxQueue::flush`] has returned.
-    pub(super) unsafe fn push(&mut self, data: *const u8, len: usize, header: VnetHdr, counters: &Counters) {
+    unsafe fn push(&mut self, data: *const u8, len: usize, header: VnetHdr, counters: &Counters) {
         if self.waiting == BATCH {
             self.flush(counters);
         }
@@ -70,7 +137,7 @@ impl TxQueue {
     }
 
     /// Sends what waits. Returns only when nothing waits any more: sent, or dropped and counted.
-    pub(super) fn flush(&mut self, counters: &Counters) {
+    fn flush(&mut self, counters: &Counters) {
         let mut sent = 0;
         let mut patience = PATIENCE;
         while sent < self.waiting {
@@ -124,7 +191,7 @@ impl TxQueue {
         counters.tx_bytes.add(bytes as u64);
     }
 
-    fn count_dropped(&self, counter: &super::stats::Counter, n: u64, counters: &Counters) {
+    fn count_dropped(&self, counter: &Counter, n: u64, counters: &Counters) {
         match self.kind {
             Kind::Send => counter.add(n),
             Kind::Back => counters.pass_dropped.add(n),

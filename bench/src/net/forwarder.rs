@@ -1,0 +1,141 @@
+//! Whoever forwards in the middle: the daemon, or one that it is compared with.
+
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::lab::{D1_MAC, Lab, Lvsd, NOBODY, SERVER, Serve, VIP, processors, sibling};
+use super::process::{Running, output};
+use crate::{Datapath, Failure};
+
+/// Who forwards UDP from the client to the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Forwarder {
+    /// The daemon, by NAT from [`VIP`].
+    Lvsd(Datapath),
+    /// Rings of the same kind with no logic.
+    Bare(Datapath),
+    /// nftables, DNAT from [`VIP`].
+    Nft,
+    /// The kernel's `ip_forward`, to the server's own address.
+    Routed,
+}
+
+impl Forwarder {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Forwarder::Lvsd(_) => "lvsd",
+            Forwarder::Bare(_) => "bare",
+            Forwarder::Nft => "nft",
+            Forwarder::Routed => "ip_forward",
+        }
+    }
+
+    /// What frames are sent to.
+    pub(super) fn target(self) -> &'static str {
+        if self == Forwarder::Routed { SERVER } else { VIP }
+    }
+}
+
+/// A forwarder at work.
+pub(super) struct Active<'l> {
+    lab: &'l Lab,
+    pub(super) lvsd: Option<Lvsd>,
+    bare: Option<Running>,
+    nft: bool,
+}
+
+impl<'l> Active<'l> {
+    /// Starts a forwarder of UDP port `port`, with one worker on the director's processor, where it has workers. Nothing may be
+    /// attached to the director's interfaces.
+    pub(super) fn start(
+        lab: &'l Lab,
+        forwarder: Forwarder,
+        port: u16,
+        connections: Option<u32>,
+    ) -> Result<Active<'l>, Failure> {
+        lab.nothing_attached()?;
+        let (_, cpu) = processors()?;
+        let mut active = Active { lab, lvsd: None, bare: None, nft: false };
+        match forwarder {
+            Forwarder::Lvsd(datapath) => {
+                let serve = Serve { datapath, cpu, workers: Some(1), connections, service: ("-u", port) };
+                active.lvsd = Some(Lvsd::start(lab, &serve)?);
+            }
+            Forwarder::Bare(datapath) => {
+                let mut c = lab.director.command_on(cpu, &sibling("lvsd-bench")?);
+                c.args(["bare", "--input", "d0", "--output", "d1", "--dst-mac", NOBODY, "--src-mac", D1_MAC]);
+                c.args(["--address", VIP, "--port", &port.to_string(), "--seconds", "3600"]);
+                c.args(["--datapath", &datapath.to_string()]);
+                active.bare = Some(Running::start(&mut c, "bare", &lab.directory)?);
+            }
+            Forwarder::Nft => {
+                nft_dnat(lab, "udp", port)?;
+                active.nft = true;
+            }
+            Forwarder::Routed => {}
+        }
+        Ok(active)
+    }
+
+    /// An error if it has ended.
+    pub(super) fn must_run(&mut self) -> Result<(), Failure> {
+        let process = self.lvsd.as_mut().map(|l| &mut l.process).or(self.bare.as_mut());
+        process.map_or(Ok(()), Running::must_run)
+    }
+
+    /// Processor time that its process has used; none where the kernel forwards.
+    pub(super) fn cpu(&self) -> Result<Option<Duration>, Failure> {
+        let process = self.lvsd.as_ref().map(|l| &l.process).or(self.bare.as_ref());
+        process.map(Running::cpu).transpose()
+    }
+
+    /// How many connections it has made; none where it makes none.
+    pub(super) fn connections(&self) -> Result<Option<u64>, Failure> {
+        if let Some(lvsd) = &self.lvsd {
+            return Ok(Some(lvsd.counter("conn_new")?));
+        }
+        if !self.nft {
+            return Ok(None);
+        }
+        let text = self.lab.director.run("cat /proc/sys/net/netfilter/nf_conntrack_count")?;
+        Ok(Some(text.trim().parse()?))
+    }
+
+    /// The daemon's counters that say where frames were lost.
+    pub(super) fn losses(&self) -> Result<Value, Failure> {
+        let Some(lvsd) = &self.lvsd else { return Ok(Value::Null) };
+        let all = lvsd.counters()?;
+        let lost = |name: &str| {
+            ["drop", "full", "refused", "no_port", "down", "no_verdict"]
+                .iter()
+                .any(|part| name.contains(part))
+        };
+        let found = all.into_iter().filter(|(name, n)| *n > 0 && lost(name));
+        Ok(found.map(|(name, n)| (name, json!(n))).collect::<serde_json::Map<_, _>>().into())
+    }
+
+    /// Ends it.
+    pub(super) fn stop(self) -> Result<(), Failure> {
+        if let Some(lvsd) = self.lvsd {
+            lvsd.process.terminate()?;
+        }
+        if self.nft {
+            remove_nft(self.lab)?;
+        }
+        Ok(())
+    }
+}
+
+/// Has nftables translate [`VIP`] to the server for one port of `protocol`. No flowtable: this kernel may lack it.
+pub(super) fn nft_dnat(lab: &Lab, protocol: &str, port: u16) -> Result<(), Failure> {
+    let rules = format!(
+        "table ip lvsd_bench {{ chain pre {{ type nat hook prerouting priority -100; \
+         ip daddr {VIP} {protocol} dport {port} dnat to {SERVER}:{port}; }}; }}"
+    );
+    output(lab.director.command("nft").arg(rules)).map(|_| ())
+}
+
+pub(super) fn remove_nft(lab: &Lab) -> Result<(), Failure> {
+    lab.director.run("nft delete table ip lvsd_bench").map(|_| ())
+}

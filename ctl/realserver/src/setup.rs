@@ -1,0 +1,90 @@
+//! Setting a machine up as a real server, and back.
+
+use std::path::Path;
+
+use crate::error::Error;
+use crate::machine::Machine;
+use crate::plan::plan;
+use crate::record::Record;
+use crate::rtnl::Rtnl;
+use crate::step::{Reverted, Step};
+use crate::wish::Wish;
+
+/// What was taken back, and what was not.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct Undone {
+    /// Commands whose effect is gone.
+    pub done: Vec<String>,
+    /// What somebody else has changed since and was left so, one line each.
+    pub left: Vec<String>,
+}
+
+/// Makes what is missing for `wish`, and returns the commands that would have done the same; none where all was there. What
+/// was before is written to `record`, added to what is there. With `dry_run` nothing is changed.
+///
+/// # Errors
+/// Every variant of [`Error`] but those of a check; nothing has changed then, or [`Error::HalfUndone`] says what has.
+pub fn setup(wish: &Wish, record: &Path, dry_run: bool) -> Result<Vec<String>, Error> {
+    let rtnl = Rtnl::open().map_err(|e| Error::os("rtnetlink socket", e))?;
+    let machine = Machine::read(&rtnl, &[], wish.mode.tunnels())?;
+    let steps = plan(&machine, wish)?;
+    let commands = steps.iter().map(Step::command).collect();
+    if dry_run || steps.is_empty() {
+        return Ok(commands);
+    }
+    let record = Record::open(record)?;
+    let before = record.read()?;
+    // First, so that even after a crash in the middle everything can be taken back.
+    record.write(&[before.as_slice(), &steps].concat())?;
+    for (at, step) in steps.iter().enumerate() {
+        if let Err(e) = step.apply(&rtnl) {
+            return Err(take_back(&rtnl, &record, before, &steps[..at], e));
+        }
+    }
+    Ok(commands)
+}
+
+/// Takes steps back, the last one first, after one has failed by `cause`.
+fn take_back(rtnl: &Rtnl, record: &Record, before: Vec<Step>, made: &[Step], cause: Error) -> Error {
+    let (mut kept, mut left) = (before, Vec::new());
+    let mut stuck = Vec::new();
+    for step in made.iter().rev() {
+        if let Err(e) = step.revert(rtnl) {
+            left.push(e.to_string());
+            stuck.push(step.clone());
+        }
+    }
+    kept.extend(stuck.into_iter().rev());
+    if let Err(e) = record.write(&kept) {
+        left.push(e.to_string());
+    }
+    if left.is_empty() {
+        cause
+    } else {
+        Error::HalfUndone { cause: cause.to_string(), left: left.join("; ") }
+    }
+}
+
+/// Takes back what [`setup`] has written to `record`, the last first, and removes the record. What cannot be taken back stays
+/// in it.
+///
+/// # Errors
+/// [`Error::BadRecord`], and what the system says; what could be taken back is.
+pub fn undo(record: &Path) -> Result<Undone, Error> {
+    let rtnl = Rtnl::open().map_err(|e| Error::os("rtnetlink socket", e))?;
+    let record = Record::open(record)?;
+    let (mut undone, mut stuck, mut failure) = (Undone::default(), Vec::new(), None);
+    for step in record.read()?.into_iter().rev() {
+        match step.revert(&rtnl) {
+            Ok(Reverted::Done) => undone.done.push(step.command()),
+            Ok(Reverted::Left(why)) => undone.left.push(why),
+            Err(e) => {
+                stuck.push(step);
+                failure.get_or_insert(e);
+            }
+        }
+    }
+    stuck.reverse();
+    record.write(&stuck)?;
+    failure.map_or(Ok(undone), Err)
+}

@@ -1,0 +1,191 @@
+//! The `AF_XDP` port: an XDP program hands what is ours to sockets, one for each queue; everything else goes on to the stack.
+//!
+//! A worker has all its frames in one memory, which its sockets on all interfaces use; so a frame is sent from where it was
+//! received. `docs/afxdp.md` has the whole.
+
+mod port;
+mod queue;
+mod ring;
+mod socket;
+mod station;
+mod suits;
+mod umem;
+
+use std::sync::{Arc, PoisonError};
+
+use ipvs_netlink::QueueStatus;
+
+use crate::engine::FrameHandler;
+use crate::io::bpf::XDP_PORTS;
+use crate::io::rings::supervisor::Holder;
+use crate::io::rings::{PortStats, Running, Threads, check};
+use crate::io::{BpfTables, SetupError, netdev};
+use crate::route::PortId;
+use port::{Common, XdpPort};
+use station::Xsks;
+pub use suits::suits;
+use umem::Area;
+
+/// Where the XDP program runs.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Attach {
+    /// In the driver, or where that has no XDP, in the stack.
+    #[default]
+    Auto,
+    /// In the driver.
+    Native,
+    /// In the stack.
+    Generic,
+}
+
+/// What to set up.
+#[derive(Clone, Debug)]
+pub struct AfXdpConfig {
+    /// The interfaces, by the numbers that verdicts name them with.
+    pub interfaces: Vec<(PortId, String)>,
+    /// Threads, 1 to 64; queue n of each interface is served by thread n, round again.
+    pub workers: usize,
+    /// Frames that each of a socket's four rings holds: a power of two, 64 to 65536.
+    pub ring: u32,
+    /// Where the program runs.
+    pub attach: Attach,
+    /// Try zero-copy.
+    pub zero_copy: bool,
+    /// Microseconds that a worker polls busily after the last frame; 0: not at all.
+    pub busy_poll: u32,
+    /// Bind worker n to the n-th processor that this process may use (round again where there are fewer).
+    pub pin: bool,
+}
+
+impl AfXdpConfig {
+    /// The usual settings.
+    pub fn new(interfaces: Vec<(PortId, String)>, workers: usize) -> AfXdpConfig {
+        AfXdpConfig {
+            interfaces,
+            workers,
+            ring: 2048,
+            attach: Attach::Auto,
+            zero_copy: true,
+            busy_poll: 0,
+            pin: false,
+        }
+    }
+}
+
+/// The port at work. Dropping it ends the workers, detaches the program and closes the sockets: the interfaces are as they were.
+pub struct AfXdp {
+    threads: Threads<XdpPort>,
+    ring: u32,
+}
+
+impl std::fmt::Debug for AfXdp {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("AfXdp").field("workers", &self.threads.len()).finish_non_exhaustive()
+    }
+}
+
+/// Sets up program and sockets on all interfaces (of the calling thread's network namespace) and starts the workers.
+/// `make_worker` is called once for each worker, in order, on the calling thread.
+///
+/// # Errors
+///
+/// [`SetupError`], naming the interface; nothing stays changed then.
+pub fn start(
+    config: AfXdpConfig,
+    tables: &Arc<BpfTables>,
+    make_worker: impl Fn(usize) -> Box<dyn FrameHandler + Send>,
+) -> Result<AfXdp, SetupError> {
+    check(&config.interfaces, config.workers)?;
+    let wrong = |what: &str, reason: String| SetupError::Bpf { what: what.into(), reason };
+    if config.interfaces.len() > XDP_PORTS {
+        return Err(wrong("AF_XDP", format!("{} interfaces; at most {XDP_PORTS}", config.interfaces.len())));
+    }
+    if !config.ring.is_power_of_two() || !(64..=65_536).contains(&config.ring) {
+        return Err(wrong("AF_XDP", format!("rings of {}; a power of two from 64 to 65536", config.ring)));
+    }
+    tables.load_xdp()?;
+    let areas = areas(&config)?;
+    let (workers, ring, pin, busy_poll) = (config.workers, config.ring, config.pin, config.busy_poll);
+    let common = Arc::new(Common { config, tables: Arc::clone(tables), areas });
+    let mut ports = Vec::new();
+    for (place, (id, name)) in common.config.interfaces.iter().enumerate() {
+        let mut port = XdpPort::new(*id, name, place as u32, Arc::clone(&common));
+        let sockets = port.attach()?;
+        ports.push((port, sockets));
+    }
+    let make = |number: usize, seats| {
+        (Xsks::new(Arc::clone(&common.areas[number]), busy_poll, seats), make_worker(number))
+    };
+    Ok(AfXdp { threads: Threads::start(ports, workers, pin, make)?, ring })
+}
+
+/// Memory for each worker: two rings full of frames for each of its queues, or as if it had one of each interface.
+fn areas(config: &AfXdpConfig) -> Result<Vec<Arc<Area>>, SetupError> {
+    let mut mtu = 0;
+    let mut sockets = vec![0; config.workers];
+    for (_, name) in &config.interfaces {
+        mtu = mtu.max(netdev::mtu(name)?);
+        for queue in 0..port::queues(name)? {
+            sockets[queue as usize % config.workers] += 1;
+        }
+    }
+    let at_least = config.interfaces.len();
+    let area = |n: usize| {
+        let chunks = n.max(at_least) as u32 * 2 * config.ring;
+        Area::new(umem::chunk_for(mtu), chunks)
+            .map(Arc::new)
+            .map_err(|e| SetupError::os(format!("memory for {chunks} frames"), "", e))
+    };
+    sockets.into_iter().map(area).collect()
+}
+
+impl AfXdp {
+    /// Ends it, as dropping it does.
+    pub fn stop(self) {}
+}
+
+impl Running for AfXdp {
+    fn healthy(&self) -> bool {
+        self.threads.healthy()
+    }
+
+    fn stats(&self) -> Vec<PortStats> {
+        self.threads.stats()
+    }
+
+    /// Each queue's traffic is what its socket carried. Drops are counted by worker: they stand with its first queue on the interface.
+    fn queues(&self) -> Vec<QueueStatus> {
+        let mut rows = Vec::new();
+        for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
+            let port = port.lock().unwrap_or_else(PoisonError::into_inner);
+            let (name, live) = (port.holder.name(), port.holder.live());
+            if live.is_empty() {
+                rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afxdp", name, queue, None)));
+            }
+            let mut told = vec![false; counters.len()];
+            for live in live {
+                let first = told.get_mut(live.worker).is_some_and(|told| !std::mem::replace(told, true));
+                let counted = counters.get(live.worker).filter(|_| first);
+                rows.push(QueueStatus {
+                    drops: counted.map_or_else(Vec::new, |c| c.read().drops()),
+                    ..live.status(name, self.ring)
+                });
+            }
+        }
+        rows
+    }
+
+    fn kind(&self) -> &'static str {
+        "afxdp"
+    }
+
+    fn summary(&self) -> String {
+        let mut modes: Vec<String> =
+            self.queues().into_iter().map(|r| format!("{} {}", r.interface, r.mode)).collect();
+        modes.dedup();
+        format!("afxdp ({})", modes.join(", "))
+    }
+}
+
+#[cfg(test)]
+mod tests;

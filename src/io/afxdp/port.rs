@@ -1,0 +1,317 @@
+//! A port: an interface with the XDP program, the sockets, and the programs that put frames back.
+
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::{Duration, Instant};
+
+use aya::programs::XdpMode;
+use aya::programs::links::FdLink;
+
+use super::socket::{Facts, Live, PortSockets, SocketPlan};
+use super::umem::Area;
+use super::{AfXdpConfig, Attach};
+use crate::io::attach::{Attachment, Ingress, os_error};
+use crate::io::bpf::{XDP_QUEUES, XdpPortLine};
+use crate::io::netdev::{self, PortLock};
+use crate::io::rings::socket::{SendPair, bound_to};
+use crate::io::rings::supervisor::{Hold, Holder};
+use crate::io::{BpfTables, Hook, SetupError};
+use crate::route::PortId;
+
+/// How long something that is busy is tried again at the start; sockets of a killed process take up to 75 ms to go.
+const BUSY: Duration = Duration::from_secs(1);
+const BUSY_STEP: Duration = Duration::from_millis(20);
+
+/// What all ports share.
+pub(super) struct Common {
+    pub(super) config: AfXdpConfig,
+    pub(super) tables: Arc<BpfTables>,
+    /// One for each worker.
+    pub(super) areas: Vec<Arc<Area>>,
+}
+
+pub(super) struct XdpPort {
+    id: PortId,
+    name: String,
+    /// Among all ports.
+    place: u32,
+    common: Arc<Common>,
+    attached: Option<Attached>,
+}
+
+struct Attached {
+    index: u32,
+    // in this order: first the program lets everything pass, then it goes
+    line: Line,
+    program: Option<FdLink>,
+    /// Whether the program must be attached again: veth does not run it on queues that came later (kernel 6.18).
+    stale: bool,
+    generic: bool,
+    _back: Attachment,
+    sockets: Option<Sockets>,
+    _lock: PortLock,
+}
+
+/// What is known of the workers' sockets.
+struct Sockets {
+    queues: u32,
+    facts: Arc<Facts>,
+    probe: OwnedFd,
+    live: Vec<Arc<Live>>,
+}
+
+/// The interface's line in the map of ports; the program takes frames while it is there.
+struct Line {
+    tables: Arc<BpfTables>,
+    index: u32,
+    value: XdpPortLine,
+    set: bool,
+}
+
+impl Line {
+    fn put(&mut self, mac: [u8; 6]) -> Result<(), SetupError> {
+        let value = XdpPortLine { mac, ..self.value };
+        if !self.set || value != self.value {
+            self.tables.set_xdp_port(self.index, value)?;
+            (self.value, self.set) = (value, true);
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        self.tables.remove_xdp_port(self.index);
+    }
+}
+
+/// The number of an interface's queues; one where its driver does not tell.
+pub(super) fn queues(name: &str) -> Result<u32, SetupError> {
+    match netdev::queues(name).unwrap_or(1) {
+        n if n <= XDP_QUEUES => Ok(n),
+        n => Err(SetupError::Bpf {
+            what: format!("interface {name}"),
+            reason: format!(
+                "{n} receive queues, but at most {XDP_QUEUES} can be served; set fewer by 'ethtool -L'"
+            ),
+        }),
+    }
+}
+
+impl XdpPort {
+    pub(super) fn new(id: PortId, name: &str, place: u32, common: Arc<Common>) -> XdpPort {
+        XdpPort { id, name: name.into(), place, common, attached: None }
+    }
+
+    /// Sets it up, patiently where something is busy.
+    pub(super) fn attach(&mut self) -> Result<Vec<PortSockets>, SetupError> {
+        let since = Instant::now();
+        loop {
+            match self.set_up() {
+                Err(SetupError::Busy(..)) if since.elapsed() < BUSY => std::thread::sleep(BUSY_STEP),
+                done => {
+                    if done.is_err() {
+                        self.attached = None;
+                    }
+                    return done;
+                }
+            }
+        }
+    }
+
+    fn attach_programs(&self) -> Result<Attached, SetupError> {
+        let index = netdev::ethernet_index(&self.name)?;
+        let lock = PortLock::take(&self.name, index)?;
+        let tables = &self.common.tables;
+        let back = Attachment::new(tables, &self.name, index, Hook::Auto, Ingress::Unmark)?;
+        let (program, generic) = self.attach_xdp(index)?;
+        let value = XdpPortLine { mac: [0; 6], generic, place: self.place };
+        let line = Line { tables: Arc::clone(tables), index, value, set: false };
+        Ok(Attached {
+            index,
+            line,
+            program: Some(program),
+            stale: false,
+            generic,
+            _back: back,
+            sockets: None,
+            _lock: lock,
+        })
+    }
+
+    fn attach_xdp(&self, index: u32) -> Result<(FdLink, bool), SetupError> {
+        let attempt = |mode| self.common.tables.attach_xdp(index, mode);
+        let what = || format!("interface {}: attaching the XDP program", self.name);
+        let errno = |e: &_| os_error(e).unwrap_or(0);
+        if self.common.config.attach != Attach::Generic {
+            match attempt(XdpMode::Driver) {
+                Ok(link) => return Ok((link, false)),
+                Err(e) => {
+                    match errno(&e) {
+                        libc::EBUSY | libc::EEXIST => return Err(self.occupied()),
+                        libc::ENOSPC => {
+                            return Err(SetupError::Bpf {
+                            what: what(),
+                            reason: "it has fewer receive queues than its veth peer has transmit queues; give it as many \
+                                     (numrxqueues when it is made, 'ethtool -L'), or use --datapath afpacket"
+                                .into(),
+                        });
+                        }
+                        libc::EPERM | libc::ENODEV => return Err(failed(&self.name, what(), &e)),
+                        _ if self.common.config.attach == Attach::Auto => {
+                            tracing::info!("interface {}: no native XDP ({e}); generic mode", self.name);
+                        }
+                        libc::EOPNOTSUPP => {
+                            return Err(SetupError::Bpf {
+                            what: what(),
+                            reason: "its driver has no native XDP; use --xdp-mode generic, or --datapath afpacket".into(),
+                        });
+                        }
+                        _ => return Err(failed(&self.name, what(), &e)),
+                    }
+                }
+            }
+        }
+        match attempt(XdpMode::Skb) {
+            Ok(link) => Ok((link, true)),
+            Err(e) if matches!(errno(&e), libc::EBUSY | libc::EEXIST) => Err(self.occupied()),
+            Err(e) => Err(failed(&self.name, what(), &e)),
+        }
+    }
+
+    fn occupied(&self) -> SetupError {
+        SetupError::Busy(
+            format!("interface {}", self.name),
+            "another XDP program is attached to it; remove that one (stop its owner, or 'ip link set … xdp off'), or use \
+             --datapath afpacket",
+        )
+    }
+
+    /// Makes sockets on all queues, each with the memory of the worker that serves it.
+    fn make_sockets(&self, index: u32, generic: bool) -> Result<(Sockets, Vec<PortSockets>), SetupError> {
+        let config = &self.common.config;
+        let (queues, mtu) = (queues(&self.name)?, netdev::mtu(&self.name)?);
+        let facts = Arc::new(Facts { mtu: AtomicU32::new(mtu), generic });
+        let mut sets = Vec::with_capacity(config.workers);
+        for _ in 0..config.workers {
+            let send = SendPair::new(&self.name, index, self.common.tables.magic())?;
+            sets.push(PortSockets { queues: Vec::new(), send, facts: Arc::clone(&facts) });
+        }
+        let mut live = Vec::new();
+        for queue in 0..queues {
+            let worker = queue as usize % config.workers;
+            let plan = SocketPlan {
+                name: &self.name,
+                index,
+                queue,
+                ring: config.ring,
+                zero_copy: config.zero_copy && !generic,
+                busy_poll: config.busy_poll,
+            };
+            let socket = plan.make(&self.common.areas[worker])?;
+            let mode = format!("{} {}", if generic { "generic" } else { "native" }, socket.mode);
+            let one = Arc::new(Live { queue, worker, mode, ..Live::default() });
+            self.common.tables.set_xdp_socket(self.place, queue, socket.fd.as_fd())?;
+            live.push(Arc::clone(&one));
+            sets[worker].queues.push((socket, one));
+        }
+        let first = sets.first().ok_or(SetupError::Workers(0))?;
+        let probe = first.send.tx.try_clone().map_err(|e| SetupError::os("duplicating a socket", "", e))?;
+        Ok((Sockets { queues, facts, probe, live }, sets))
+    }
+
+    /// How the queues are served, by queue.
+    pub(super) fn live(&self) -> &[Arc<Live>] {
+        self.attached.as_ref().and_then(|a| a.sockets.as_ref()).map_or(&[], |s| &s.live)
+    }
+}
+
+fn failed(name: &str, what: String, e: &aya::programs::ProgramError) -> SetupError {
+    match os_error(e) {
+        Some(libc::ENODEV) => SetupError::NoSuchInterface(name.into()),
+        Some(code) => {
+            SetupError::os(what, "CAP_NET_ADMIN and CAP_BPF", std::io::Error::from_raw_os_error(code))
+        }
+        None => SetupError::Bpf { what, reason: e.to_string() },
+    }
+}
+
+impl Holder for XdpPort {
+    type Sockets = PortSockets;
+
+    fn id(&self) -> PortId {
+        self.id
+    }
+
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn is_attached(&self) -> bool {
+        self.attached.as_ref().is_some_and(|a| a.sockets.is_some())
+    }
+
+    fn look(&mut self) -> Hold {
+        let Some(a) = &mut self.attached else { return Hold::Gone };
+        let Some(s) = &a.sockets else { return Hold::Gone };
+        if netdev::index(&self.name) != Some(a.index) || bound_to(s.probe.as_fd()) != Some(a.index) {
+            return Hold::Gone;
+        }
+        let (Ok(mac), Ok(mtu)) = (netdev::mac(&self.name), netdev::mtu(&self.name)) else {
+            return Hold::Gone;
+        };
+        s.facts.mtu.store(mtu, Ordering::Relaxed);
+        if let Err(e) = a.line.put(mac) {
+            tracing::warn!("{e}");
+        }
+        match netdev::queues(&self.name).unwrap_or(1) {
+            n if n != s.queues => Hold::Changed(format!("{n} queues, {} before", s.queues)),
+            _ => Hold::Fast,
+        }
+    }
+
+    fn set_up(&mut self) -> Result<Vec<PortSockets>, SetupError> {
+        // what was attached to another interface of that name is of no use
+        let index = netdev::index(&self.name);
+        if self.attached.as_ref().is_some_and(|a| index != Some(a.index)) {
+            self.attached = None;
+        }
+        let mut attached = match self.attached.take() {
+            Some(a) => a,
+            None => self.attach_programs()?,
+        };
+        match self.make_sockets(attached.index, attached.generic) {
+            Ok((sockets, sets)) => {
+                if std::mem::take(&mut attached.stale) || attached.program.is_none() {
+                    // not before: meanwhile it keeps what is ours from the stack
+                    attached.program = None;
+                    attached.program = Some(self.attach_xdp(attached.index)?.0);
+                }
+                attached.line.put(netdev::mac(&self.name)?)?;
+                attached.sockets = Some(sockets);
+                self.attached = Some(attached);
+                Ok(sets)
+            }
+            Err(e) => {
+                self.attached = Some(attached);
+                Err(e)
+            }
+        }
+    }
+
+    fn loosen(&mut self) {
+        if let Some(a) = &mut self.attached {
+            a.sockets = None;
+            a.stale = true;
+        }
+    }
+
+    fn detach(&mut self) {
+        self.attached = None;
+    }
+
+    fn exists(&self) -> bool {
+        netdev::index(&self.name).is_some()
+    }
+}

@@ -1,0 +1,90 @@
+//! Which kind of ring suits an interface, by what its driver says.
+
+use std::io;
+
+use crate::io::netdev;
+use crate::io::netlink::{ask_generic, attribute};
+
+/// Bits of `NETDEV_A_DEV_XDP_FEATURES` (linux/netdev.h).
+const XDP_BASIC: u64 = 1;
+const XDP_ZEROCOPY: u64 = 8;
+
+/// What an interface's driver can do.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Driver {
+    /// XDP in the driver, and AF_XDP that needs no copy.
+    ZeroCopy,
+    /// XDP in the driver only.
+    Native,
+    /// No XDP in the driver.
+    Generic,
+}
+
+/// What an interface's driver says of itself (kernel 6.3).
+fn features(index: u32) -> io::Result<Driver> {
+    const CTRL_CMD_GETFAMILY: u8 = 3;
+    const CTRL_ATTR_FAMILY_ID: u16 = 1;
+    const CTRL_ATTR_FAMILY_NAME: u16 = 2;
+    const NETDEV_CMD_DEV_GET: u8 = 1;
+    const NETDEV_A_DEV_IFINDEX: u16 = 1;
+    const NETDEV_A_DEV_XDP_FEATURES: u16 = 3;
+    let silent = || io::Error::from_raw_os_error(libc::ENOENT);
+    let reply =
+        ask_generic(libc::GENL_ID_CTRL as u16, CTRL_CMD_GETFAMILY, (CTRL_ATTR_FAMILY_NAME, b"netdev\0"))?;
+    let family = attribute(&reply, CTRL_ATTR_FAMILY_ID).and_then(|v| v.try_into().ok()).ok_or_else(silent)?;
+    let asked = (NETDEV_A_DEV_IFINDEX, &index.to_ne_bytes()[..]);
+    let reply = ask_generic(u16::from_ne_bytes(family), NETDEV_CMD_DEV_GET, asked)?;
+    let bits =
+        attribute(&reply, NETDEV_A_DEV_XDP_FEATURES).and_then(|v| v.try_into().ok()).ok_or_else(silent)?;
+    Ok(match u64::from_ne_bytes(bits) {
+        f if f & (XDP_BASIC | XDP_ZEROCOPY) == XDP_BASIC | XDP_ZEROCOPY => Driver::ZeroCopy,
+        f if f & XDP_BASIC != 0 => Driver::Native,
+        _ => Driver::Generic,
+    })
+}
+
+/// Whether AF_XDP is the better choice on these interfaces, and why (or why not) in a few words. It is where all have it without
+/// a copy; copied frames cost more than AF_PACKET's, and super-packets are lost to XDP.
+pub fn suits(interfaces: &[String]) -> (bool, String) {
+    for name in interfaces {
+        let driver = || netdev::driver(name);
+        let why_not = match netdev::index(name).map(features) {
+            Some(Ok(Driver::ZeroCopy)) => continue,
+            Some(Ok(Driver::Native)) => {
+                format!(
+                    "{name} ({}) has XDP but no zero-copy AF_XDP; with copies AF_PACKET is faster",
+                    driver()
+                )
+            }
+            Some(Ok(Driver::Generic)) => format!("{name} ({}) has no XDP in its driver", driver()),
+            Some(Err(e)) if e.raw_os_error() == Some(libc::ENOENT) => {
+                format!("this kernel does not tell what {name} ({}) can do for XDP", driver())
+            }
+            Some(Err(e)) => format!("cannot ask what {name} can do for XDP: {e}"),
+            None => format!("{name} is not there to be asked"),
+        };
+        return (false, why_not);
+    }
+    (true, "all interfaces have zero-copy AF_XDP".into())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::io::testnet::{Net, cannot};
+
+    #[test]
+    fn a_veth_has_native_xdp_without_zero_copy() {
+        if cannot() {
+            return;
+        }
+        let net = Net::new();
+        net.sh("ip link add va type veth peer name vb");
+        let (xdp, why) = net.run(|| suits(&["va".into()]));
+        assert!(!xdp && why.contains("va (veth)"), "{why}");
+        let known = why.contains("no zero-copy") || why.contains("does not tell");
+        assert!(known, "{why}");
+        let (xdp, why) = net.run(|| suits(&["nothere".into()]));
+        assert!(!xdp && why.contains("nothere"), "{why}");
+    }
+}
