@@ -25,7 +25,8 @@ fn far(family: Family) -> (IpAddr, IpAddr, u8) {
 }
 
 /// A namespace behind `router`, over a link that is narrow in the router's eyes alone: what is at the far end offers full segments, and
-/// only the router's "too big" makes them smaller.
+/// only the router's "too big" makes them smaller. (What it sends itself fits: its end of the link is not narrow, and a veth drops
+/// in silence what is larger than the other end's MTU.)
 fn behind(router: &Netns, role: &str) -> Netns {
     let ns = Netns::new(role);
     router
@@ -33,9 +34,10 @@ fn behind(router: &Netns, role: &str) -> Netns {
     ns.ip("link set f0 up");
     for family in Family::BOTH {
         let (address, gateway, len) = far(family);
-        let nodad = if family == Family::V6 { " nodad" } else { "" };
+        let (nodad, offers) = if family == Family::V6 { (" nodad", 1440) } else { ("", 1460) };
         router.ip(&format!("addr add {gateway}/{len} dev n0{nodad}"));
-        ns.ip(&format!("addr add {address}/{len} dev f0{nodad}\nroute add default via {gateway}"));
+        let route = format!("route add default via {gateway} mtu {NARROW} advmss {offers}");
+        ns.ip(&format!("addr add {address}/{len} dev f0{nodad}\n{route}"));
     }
     router.sysctl("net.ipv4.ip_forward", "1");
     router.sysctl("net.ipv6.conf.all.forwarding", "1");
