@@ -188,6 +188,17 @@ fn error_v4(
     seal_v4(out.get_mut(p.l3 + 20..)?, problem.v4())
 }
 
+/// Whether the checksum of an ICMP or ICMPv6 message is right.
+pub fn is_sound(frame: &[u8], p: &Packet) -> bool {
+    let Some(message) = frame.get(p.l4..p.end) else { return false };
+    let mut sum = match p.family {
+        Family::V4 => Sum::new(),
+        Family::V6 => pseudo_v6(p.src.0, p.dst.0, proto::ICMPV6, message.len()),
+    };
+    sum.add_bytes(message);
+    sum.fold() == 0xffff
+}
+
 /// Fills in an ICMP header in front of its quote.
 fn seal_v4(message: &mut [u8], (kind, code, rest): (u8, u8, u32)) -> Option<()> {
     let mut h = Icmp::new_mut(message)?;

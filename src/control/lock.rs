@@ -8,6 +8,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Seek, Write};
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock};
 use rustix::io::Errno;
@@ -16,6 +17,9 @@ use super::ControlError;
 
 /// How often we try again when a daemon that is stopping takes the file away between our opening and locking it.
 const TRIES: usize = 16;
+/// How long we wait for an owner that is just ending: a killed process needs a moment.
+const PATIENCE: Duration = Duration::from_secs(1);
+const STEP: Duration = Duration::from_millis(20);
 
 /// Held as long as it lives; its file goes with it.
 #[derive(Debug)]
@@ -38,7 +42,10 @@ impl Lock {
         let mut name = state.as_os_str().to_owned();
         name.push(".lock");
         let path = PathBuf::from(name);
-        for _ in 0..TRIES {
+        let since = Instant::now();
+        let mut tries = 0;
+        while tries < TRIES {
+            tries += 1;
             let mut file = OpenOptions::new()
                 .read(true)
                 .write(true)
@@ -49,6 +56,11 @@ impl Lock {
                 .map_err(fail)?;
             match flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) => {}
+                Err(Errno::WOULDBLOCK) if since.elapsed() < PATIENCE => {
+                    tries -= 1;
+                    std::thread::sleep(STEP);
+                    continue;
+                }
                 Err(Errno::WOULDBLOCK) => {
                     return Err(ControlError::StateInUse { path: state.to_owned(), pid: owner(&mut file) });
                 }

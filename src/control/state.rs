@@ -44,7 +44,15 @@ impl StateFile {
     /// [`ControlError::State`], [`ControlError::StateInUse`], and for the first bad line [`ControlError::Line`] (nothing
     /// is applied) or [`ControlError::Refused`].
     pub fn load(path: &Path, backend: &dyn Backend) -> Result<Self, ControlError> {
+        // The file itself, where the path is a link: the lock, and the file that takes its place, are to be beside that.
+        let real = fs::canonicalize(path).unwrap_or_else(|_| path.to_owned());
+        let path = real.as_path();
         let fail = |what| move |source| ControlError::State { path: path.to_owned(), what, source };
+        // A device would be replaced by a file, and a pipe never end.
+        if fs::metadata(path).is_ok_and(|m| !m.is_file() && !m.is_dir()) {
+            let source = io::Error::other("neither a regular file nor missing");
+            return Err(fail("can't keep the state there")(source));
+        }
         let dir = parent(path);
         if !dir.exists() {
             DirBuilder::new()

@@ -57,7 +57,8 @@ impl Worker {
         if matches!(inner.proto, proto::IPIP | proto::IPV6 | proto::GRE) {
             return self.about_tunnel(director, now, frame, p, &inner);
         }
-        if inner.proto != PROTO_TCP && inner.proto != PROTO_UDP {
+        // An error goes to the sender of what it quotes (RFC 792); another destination is somebody's invention.
+        if (inner.proto != PROTO_TCP && inner.proto != PROTO_UDP) || p.dst != inner.src {
             return Verdict::Pass;
         }
         let tuple = answer_to(&inner);
