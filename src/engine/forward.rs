@@ -4,7 +4,7 @@ use ipvs_netlink::FwdMethod;
 use modes::icmp::Problem;
 use modes::options::OptionError;
 use modes::packet::Packet;
-use modes::{Addr, Family, fast, forward, nat, options};
+use modes::{Addr, Family, forward, nat, options};
 
 use super::director::Director;
 use super::reason::{Count, Reason};
@@ -23,11 +23,6 @@ pub(super) enum Way {
     Local,
     /// Nowhere.
     None(Reason),
-}
-
-/// Whether a packet can leave by this hop at once and whole.
-fn fits(p: &Packet, hop: &Hop) -> bool {
-    hop.state == HopState::Ready && p.end - p.l3 <= usize::from(hop.mtu)
 }
 
 /// Whether a packet has no IPv4 options.
@@ -111,13 +106,6 @@ impl Worker {
             return Verdict::Drop(Reason::Hairpin);
         }
         let partial = frame.checksum == RxChecksum::Partial;
-        if nat && fits(p, &hop) {
-            let macs = fast::Macs::new(hop.dst_mac, hop.src_mac);
-            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Destination, target.real, partial, macs) {
-                self.counters().count(Count::NatIn);
-                return Verdict::Forward(hop.port);
-            }
-        }
         if let Err(verdict) = self.ready(now, frame, p, hop.mtu, p.dst) {
             return verdict;
         }
@@ -145,13 +133,6 @@ impl Worker {
             Way::Local => return Verdict::Drop(Reason::LocalNat),
         };
         let (virt, partial) = (conn.virt(), frame.checksum == RxChecksum::Partial);
-        if fits(p, &hop) {
-            let macs = fast::Macs::new(hop.dst_mac, hop.src_mac);
-            if fast::nat_v4(frame.bytes_mut(), p, fast::End::Source, virt, partial, macs) {
-                self.counters().count(Count::NatOut);
-                return Verdict::Forward(hop.port);
-            }
-        }
         // Only a packet with IP options needs to know the director's own address on the way.
         let own = if is_plain(p) { None } else { self.director.routes.source_for(p.family, p.dst) };
         if let Err(verdict) = self.ready(now, frame, p, hop.mtu, own.unwrap_or_default()) {
@@ -282,7 +263,7 @@ impl Worker {
     /// Sends the frames whose next hop has become known, and drops those that waited in vain.
     pub(super) fn release_pending(&mut self, now: Now) {
         let director = self.director.clone();
-        let mut late = Vec::new();
+        let (mut late, mut silent) = (0u64, None);
         self.pending.release(
             now,
             |id| director.routes.get(id),
@@ -292,10 +273,12 @@ impl Worker {
                 self.outbox.push_back(out);
                 self.through_outbox = true;
             },
-            |id| late.push(id),
+            |id| (late, silent) = (late + 1, Some(id)),
         );
-        for id in late {
+        if let Some(id) = silent {
             self.counters().note_silent(id);
+        }
+        for _ in 0..late {
             self.counters().drop(Reason::NextHopUnresolved);
         }
     }

@@ -1,7 +1,7 @@
 //! ICMP errors that others send about the director's connections (RFC 5508 section 4; what IPVS does with them).
 //!
-//! An error is told apart by the packet that it quotes, never by its own addresses. The packet that answers the quoted one finds the
-//! connection:
+//! An error is told apart by the packet that it quotes, and must be addressed to that packet's sender; who has sent the error does not
+//! matter. The packet that answers the quoted one finds the connection:
 //!
 //! | the quoted packet | from | goes on |
 //! | --- | --- | --- |
@@ -128,14 +128,7 @@ impl Worker {
         if director.dests.line(conn.dest()).available() {
             self.count_out(conn.dest(), frame, p);
         }
-        // An error goes to whom its own header names, which the connection's next hop is not for unless that is the client.
-        let to_client = p.dst == conn.client().0;
-        let cached = if to_client { conn.route() } else { (0, 0) };
-        let way = self.way(now, cached, p.family, p.dst, 0, |epoch, hop| {
-            if to_client {
-                conn.set_route(epoch, hop);
-            }
-        });
+        let way = self.way(now, conn.route(), p.family, p.dst, 0, |epoch, hop| conn.set_route(epoch, hop));
         let (id, hop) = match way {
             Way::Hop(id, hop) => (id, hop),
             Way::None(reason) => return Verdict::Drop(reason),
