@@ -49,13 +49,9 @@ int lvsd_ingress(struct __sk_buff *skb)
 SEC("classifier")
 int lvsd_unmark(struct __sk_buff *skb)
 {
-	__u32 index = skb->ifindex;
-	struct port *port;
-
 	if (skb->mark != magic)
 		return TC_ACT_UNSPEC;
-	port = bpf_map_lookup_elem(&ports, &index);
-	if (port && port->generic)
+	if (is_generic(skb->ifindex))
 		to_us_again(skb);
 	skb->mark = 0;
 	return TC_ACT_UNSPEC;
@@ -65,15 +61,11 @@ int lvsd_unmark(struct __sk_buff *skb)
 SEC("classifier")
 int lvsd_egress(struct __sk_buff *skb)
 {
-	__u32 index = skb->ifindex;
-	struct port *port;
-
 	if (skb->mark != magic)
 		return TC_ACT_UNSPEC;
-	port = bpf_map_lookup_elem(&ports, &index);
-	if (port && port->generic)
+	if (is_generic(skb->ifindex))
 		to_nobody(skb);
-	return bpf_redirect(index, BPF_F_INGRESS);
+	return bpf_redirect(skb->ifindex, BPF_F_INGRESS);
 }
 
 /* Hands what is ours to the socket of its queue. Ours without a socket is dropped: the stack would answer with a reset. */

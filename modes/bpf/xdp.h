@@ -30,6 +30,13 @@ struct {
 	__type(value, __u32);
 } xsks SEC(".maps");
 
+static __always_inline int is_generic(__u32 index)
+{
+	struct port *port = bpf_map_lookup_elem(&ports, &index);
+
+	return port && port->generic;
+}
+
 /*
  * A frame that is put back must not be ours again when it comes by a generic XDP program. That cannot see the mark, but an address
  * that is no port's; the program at the ingress hook has the stack take it all the same. (It cannot put the address right again:
