@@ -44,7 +44,8 @@ const MEASUREMENTS: &[Measurement] = &[
     Measurement { rows: &[("rings.afxdp.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afxdp, needs: AFXDP },
     Measurement { rows: &[("newconn/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afpacket, needs: None },
     Measurement { rows: &[("newconn.afxdp/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afxdp, needs: AFXDP },
-    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk, needs: None },
+    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk::afpacket, needs: None },
+    Measurement { rows: &[("bulk.afxdp/nft", "ratio", Bar::AtLeast(0.1))], run: net::bulk::afxdp, needs: AFXDP },
     Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt::afpacket, needs: None },
     Measurement { rows: &[("rtt.afxdp.added", "us", Bar::AtMost(30.0))], run: net::rtt::afxdp, needs: AFXDP },
 ];

@@ -1,4 +1,4 @@
-//! `bulk.rings/nft`: one TCP stream through the daemon's rings beside nftables doing the same translation.
+//! `bulk.*/nft`: one TCP stream through the daemon's rings beside nftables doing the same translation.
 
 use serde_json::{Value, json};
 
@@ -12,7 +12,15 @@ use crate::{Datapath, Failure, Plan};
 /// Port of iperf3.
 const PORT: u16 = 5201;
 
-pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
+pub(crate) fn afpacket(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    bulk(plan, "bulk.rings/nft", Bar::AtLeast(0.5), Datapath::Afpacket)
+}
+
+pub(crate) fn afxdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    bulk(plan, "bulk.afxdp/nft", Bar::AtLeast(0.1), Datapath::Afxdp)
+}
+
+fn bulk(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let lab = Lab::new()?;
     let mut server = Running::start(
         lab.server.command("iperf3").args(["-s", "-p", &PORT.to_string()]),
@@ -28,7 +36,7 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
     let (mut lvsd, mut nft, mut routed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.pick(4, 10) {
         lab.nothing_attached()?;
-        let daemon = Lvsd::start(&lab, &Serve::by(Datapath::Afpacket, ("-t", PORT)))?;
+        let daemon = Lvsd::start(&lab, &Serve::by(datapath, ("-t", PORT)))?;
         lvsd.push(stream(&lab, VIP, seconds)?);
         daemon.process.terminate()?;
         nft.push(with_nft(&lab, seconds)?);
@@ -36,6 +44,7 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
     }
     let (l, n) = (median(&lvsd), median(&nft));
     let raw = json!({
+        "datapath": datapath.to_string(),
         "formula": "median of lvsd's runs / median of nftables' runs",
         "lvsd_gbit_s": l,
         "nft_gbit_s": n,
@@ -49,7 +58,7 @@ pub(crate) fn bulk(plan: &Plan) -> Result<Vec<Row>, Failure> {
         "what": "one iperf3 TCP stream, veth with default offloads; nftables without flowtable (this kernel may lack it), \
                  DNAT to the one server, no masquerading; routed: the same stream to the server's own address",
     });
-    Ok(vec![Row::new("bulk.rings/nft", l / n, "ratio", Bar::AtLeast(0.5), raw)])
+    Ok(vec![Row::new(id, l / n, "ratio", bar, raw)])
 }
 
 fn with_nft(lab: &Lab, seconds: u64) -> Result<f64, Failure> {

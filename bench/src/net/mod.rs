@@ -1,6 +1,6 @@
 //! Measurements of the daemon between network namespaces, beside other forwarders in the same place.
 
-mod bulk;
+pub(crate) mod bulk;
 mod forwarder;
 mod lab;
 pub(crate) mod newconn;
@@ -8,7 +8,6 @@ mod process;
 pub(crate) mod rings;
 pub(crate) mod rtt;
 
-pub(crate) use bulk::bulk;
 pub(crate) use lab::is_there;
 
 use std::time::{Duration, Instant};

@@ -44,7 +44,8 @@ fn features(index: u32) -> io::Result<Driver> {
 }
 
 /// Whether AF_XDP is the better choice on these interfaces, and why (or why not) in a few words. It is where all have it without
-/// a copy; copied frames cost more than AF_PACKET's, and super-packets are lost to XDP.
+/// a copy. With copies it carries small packets faster than AF_PACKET does, but super-packets are lost to XDP, and bulk TCP with them
+/// (docs/performance.md).
 pub fn suits(interfaces: &[String]) -> (bool, String) {
     for name in interfaces {
         let driver = || netdev::driver(name);
@@ -52,7 +53,7 @@ pub fn suits(interfaces: &[String]) -> (bool, String) {
             Some(Ok(Driver::ZeroCopy)) => continue,
             Some(Ok(Driver::Native)) => {
                 format!(
-                    "{name} ({}) has XDP but no zero-copy AF_XDP; with copies AF_PACKET is faster",
+                    "{name} ({}) has XDP but no zero-copy AF_XDP; with copies bulk TCP is faster by AF_PACKET",
                     driver()
                 )
             }
