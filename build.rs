@@ -20,7 +20,7 @@ fn compile(source: &Path, object: &Path) -> Result<(), String> {
     let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
     let run = Command::new(&clang)
-        .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])
+        .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf", "-mcpu=v3"])
         // where Debian keeps asm/types.h, which linux/bpf.h wants
         .arg(format!("-I/usr/include/{arch}-linux-gnu"))
         .arg("-c")

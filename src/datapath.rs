@@ -52,6 +52,8 @@ pub enum Rings {
     Auto,
     /// AF_PACKET.
     AfPacket,
+    /// AF_PACKET, and known connections are forwarded by the tier at tc ingress.
+    Tc,
     /// AF_XDP.
     AfXdp {
         /// Where the XDP program runs.
@@ -153,14 +155,25 @@ impl Core {
         let (conns, tables) = if config.interfaces.is_empty() {
             (ConnTable::new(table)?, None)
         } else {
-            let tables = Arc::new(BpfTables::create(TableShape::of(&table), (magic as u32).max(1))?);
+            let (shape, magic) = (TableShape::of(&table), (magic as u32).max(1));
+            let tables = match config.rings {
+                Rings::Tc => BpfTables::with_tier(shape, magic)?,
+                _ => BpfTables::create(shape, magic)?,
+            };
             let memory = tables.memory().map_err(system("mapping the connection table"))?;
-            (ConnTable::with_memory(table, memory, now().tick())?, Some(tables))
+            (ConnTable::with_memory(table, memory, now().tick())?, Some(Arc::new(tables)))
         };
         let names: Vec<(PortId, &str)> = ports(&config.interfaces).map(|(id, n)| (id, n.as_str())).collect();
-        let routes = Arc::new(Routes::new(&names)?);
-        let director = Director::new(conns, routes, config.workers, seed)
-            .map_err(system("mapping memory for destinations"))?;
+        let mapping = || system("mapping memory for destinations and next hops");
+        let director = match tables.as_ref().and_then(|t| t.tier()) {
+            Some(tier) => {
+                let (hops, memory) = tier.memory().map_err(mapping())?;
+                let routes = Arc::new(Routes::within(&names, hops)?);
+                Director::with_tier(conns, routes, config.workers, seed, memory)
+            }
+            None => Director::new(conns, Arc::new(Routes::new(&names)?), config.workers, seed),
+        }
+        .map_err(mapping())?;
         director.midnight_ms.store(midnight_ms(), std::sync::atomic::Ordering::Relaxed);
         let director = Arc::new(director);
         if let Some(tables) = &tables {
@@ -183,7 +196,12 @@ impl Core {
         }
         let (port, why) = self.start_port(tables)?;
         let rings = Arc::downgrade(&port);
-        let read = move || rings.upgrade().map_or_else(Vec::new, |p| port_counters(&*p));
+        let tier = Arc::clone(tables);
+        let read = move || {
+            let mut list = tier.tier().map_or_else(Vec::new, |t| t.counters());
+            list.extend(rings.upgrade().map_or_else(Vec::new, |p| port_counters(&*p)));
+            list
+        };
         self.director.set_port_counters(read);
         Ok(Datapath { port, why, follower })
     }
@@ -202,7 +220,7 @@ impl Core {
         };
         let told = "as --datapath says".to_owned();
         Ok(match self.config.rings {
-            Rings::AfPacket => (Arc::new(afpacket(interfaces)?), told),
+            Rings::AfPacket | Rings::Tc => (Arc::new(afpacket(interfaces)?), told),
             Rings::AfXdp { attach, busy_poll } => (Arc::new(afxdp(interfaces, attach, busy_poll)?), told),
             Rings::Auto => match afxdp::suits(names) {
                 (false, why) => (Arc::new(afpacket(interfaces)?), format!("auto: {why}")),

@@ -110,7 +110,7 @@ pub(crate) enum DatapathKind {
     Auto,
     /// XDP tier
     Xdp,
-    /// tc tier
+    /// Known connections forwarded in the kernel at tc ingress, the rest by AF_PACKET rings
     Tc,
     /// AF_XDP rings only
     Afxdp,
@@ -140,7 +140,7 @@ impl fmt::Display for DatapathKind {
 /// Why the daemon can't start with these options here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum OptionsError {
-    #[error("--datapath {0}: not available in this version; use auto, afpacket or afxdp")]
+    #[error("--datapath {0}: not available in this version; use auto, tc, afpacket or afxdp")]
     Datapath(DatapathKind),
     #[error("{0} is for --datapath afxdp; it is {1}")]
     OnlyAfxdp(&'static str, DatapathKind),
@@ -180,6 +180,7 @@ impl Options {
         };
         match self.datapath {
             DatapathKind::Afpacket => Rings::AfPacket,
+            DatapathKind::Tc => Rings::Tc,
             DatapathKind::Afxdp => Rings::AfXdp { attach, busy_poll: self.busy_poll.unwrap_or(0) },
             _ => Rings::Auto,
         }
@@ -187,7 +188,7 @@ impl Options {
 
     /// What can be known before anything is changed.
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
-        if !matches!(self.datapath, DatapathKind::Auto | DatapathKind::Afpacket | DatapathKind::Afxdp) {
+        if matches!(self.datapath, DatapathKind::Xdp | DatapathKind::Nfqueue) {
             return Err(OptionsError::Datapath(self.datapath));
         }
         for (option, given) in
@@ -313,11 +314,11 @@ mod tests {
     fn what_this_version_or_machine_lacks_is_named() {
         let check = |words: &str| parse(words).unwrap().options.check();
         assert_eq!(check("lvsd --control-only --interface lo"), Ok(()));
-        for kind in ["xdp", "tc", "nfqueue"] {
+        for kind in ["xdp", "nfqueue"] {
             let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
             assert_eq!(
                 e,
-                format!("--datapath {kind}: not available in this version; use auto, afpacket or afxdp")
+                format!("--datapath {kind}: not available in this version; use auto, tc, afpacket or afxdp")
             );
         }
         for (words, option) in [("--busy-poll 50", "--busy-poll"), ("--xdp-mode generic", "--xdp-mode")] {

@@ -191,7 +191,7 @@ static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports
 
 		k.w[0] = reverse ? a << 32 | a >> 32 : a;
 		k.w[1] = pw;
-		return known_v4(&k);
+		return find_v4(&k) != 0;
 	} else {
 		struct key_v6 k;
 		int s6 = reverse ? 16 : 0;
@@ -201,7 +201,7 @@ static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports
 		k.w[2] = be64(v->addrs + 16 - s6);
 		k.w[3] = be64(v->addrs + 24 - s6);
 		k.w[4] = pw;
-		return known_v6(&k);
+		return find_v6(&k) != 0;
 	}
 }
 

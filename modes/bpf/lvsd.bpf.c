@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
  * The faces of the classifier: a socket filter for packet rings, programs at the interface's clsact (or tcx) hooks, and an XDP
- * program for AF_XDP rings.
+ * program for AF_XDP rings; and those of the tier.
  */
 #include <linux/bpf.h>
 #include <linux/pkt_cls.h>
@@ -10,19 +10,12 @@
 
 #include "classify.h"
 #include "xdp.h"
+#include "tier_skb.h"
 
-#define PACKET_HOST 0
-#define PACKET_OTHERHOST 3
-
-/* Sent to us, and ours. The outer tag is no longer in the frame here; its number may be 0, which is none. */
+/* Sent to us, and ours. */
 static __always_inline int is_ours_skb(struct __sk_buff *skb)
 {
-	if (skb->pkt_type != PACKET_HOST &&
-	    (skb->pkt_type != PACKET_OTHERHOST || !is_to_macvlan(skb, FACE_SKB, skb->ifindex)))
-		return 0;
-	if (skb->vlan_present && (skb->vlan_tci & 0xfff))
-		return 0;
-	return is_ours(skb, FACE_SKB);
+	return is_to_us_skb(skb) && is_ours(skb, FACE_SKB);
 }
 
 /* Lets a ring see only what is ours, and nothing that the director itself has put back. */
@@ -43,6 +36,56 @@ int lvsd_ingress(struct __sk_buff *skb)
 		return TC_ACT_UNSPEC;
 	}
 	return is_ours_skb(skb) ? TC_ACT_SHOT : TC_ACT_UNSPEC;
+}
+
+/* As lvsd_ring, with the tier: judges for the program at the ingress hook, too, which gets the same frame right after this. */
+SEC("socket")
+int lvsd_tier_ring(struct __sk_buff *skb)
+{
+	struct tier_cpu *cpu = this_cpu();
+	int verdict;
+
+	if (!cpu || skb->mark == magic)
+		return 0;
+	cpu->begin++;
+	barrier();
+	verdict = judge_skb(skb);
+	cpu->plan.verdict = verdict;
+	cpu->from = skb->ifindex;
+	cpu->length = skb->len;
+	return verdict == V_UP ? 0x7fffffff : 0;
+}
+
+/* As lvsd_ingress, and forwards what is the tier's. Without a ring (no worker is there now) what is for it is dropped. */
+SEC("classifier")
+int lvsd_tier_ingress(struct __sk_buff *skb)
+{
+	struct tier_cpu *cpu = this_cpu();
+	int verdict, action = TC_ACT_SHOT;
+
+	if (!cpu)
+		return TC_ACT_UNSPEC;
+	if (skb->mark == magic) {
+		skb->mark = 0;
+		return TC_ACT_UNSPEC;
+	}
+	if (cpu->from == skb->ifindex && cpu->length == skb->len) {
+		verdict = cpu->plan.verdict;
+	} else {
+		verdict = judge_skb(skb);
+		if (verdict == V_UP)
+			cpu->unserved++;
+	}
+	cpu->from = 0;
+	if (verdict == V_OTHERS)
+		action = TC_ACT_UNSPEC;
+	else if (verdict == V_FORWARD)
+		action = forward_skb(skb);
+	else if (verdict == V_HELD)
+		cpu->held++;
+	barrier();
+	*(volatile __u64 *)&cpu->end = cpu->begin;
+	return action;
 }
 
 /* The same for an interface with an XDP program, which has taken what is ours already. */

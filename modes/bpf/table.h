@@ -197,14 +197,14 @@ static __always_inline int entry_matches_v6(__u64 pair, const struct key_v6 *key
 }
 
 /*
- * Whether a flow's key, of either direction, is in the table. A pair that is being moved stands in both its buckets
+ * The pair of a flow's key, of either direction: 1:32 (so that it is not 0), direction:1, slot:31; 0 where the table does not have it. A pair that is being moved stands in both its buckets
  * for a while; so that a move from the second to the first between our two looks is not missed, the first is looked at again.
  *
  * A function that is not static is verified once, whatever its callers know; Linux 6.1 would otherwise follow it from every
  * state of theirs, and give up.
  */
 #define DEFINE_LOOKUP(fam, words)                                                                                      \
-	__noinline int known_##fam(const struct key_##fam *key)                                                        \
+	__noinline __u64 find_##fam(const struct key_##fam *key)                                                        \
 	{                                                                                                              \
 		__u64 hash;                                                                                            \
 		__u32 tag, b;                                                                                          \
@@ -224,7 +224,7 @@ static __always_inline int entry_matches_v6(__u64 pair, const struct key_v6 *key
 				__u64 pair = READ64(&bucket->pair[i]);                                                 \
                                                                                                                        \
 				if (pair >> 32 == tag && entry_matches_##fam(pair, key))                               \
-					return 1;                                                                      \
+					return 1ULL << 32 | (__u32)pair;                                               \
 			}                                                                                              \
 			b = other_bucket(b, tag, buckets_##fam);                                                       \
 		}                                                                                                      \

@@ -4,7 +4,7 @@
 use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use std::sync::atomic::{AtomicU64, fence};
 
-use super::entry::{Entry, Key, Seen, State, has_key_v4};
+use super::entry::{Conn, Entry, Key, Seen, State, has_key_v4};
 use super::layout::*;
 use super::table::ConnTable;
 use super::types::{Hint, Tuple};
@@ -15,6 +15,7 @@ use modes::Family;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Found<'a> {
     w: &'a [AtomicU64; V4_WORDS],
+    slot: u32,
     state: State,
     ports: u64,
     real_dest: u64,
@@ -27,7 +28,8 @@ impl ConnTable {
     #[inline(always)]
     pub(crate) fn usual(&self, hint: Hint, t: &Tuple) -> Option<Found<'_>> {
         let Key::V4([addrs, last]) = Key::of(t, false) else { return None };
-        let Some(Entry::V4(w)) = self.half(Family::V4).slots.get(pair_slot(hint.0)) else { return None };
+        let slot = pair_slot(hint.0);
+        let Some(Entry::V4(w)) = self.half(Family::V4).slots.get(slot) else { return None };
         let out = hint.0 & PAIR_OUT != 0;
         let state = Entry::V4(w).word();
         if hint.is_none() || !state.is_live() || !has_key_v4(w, addrs, last, out) {
@@ -37,7 +39,7 @@ impl ConnTable {
         fence(Acquire);
         let after = Entry::V4(w).word();
         let same = after.is_live() && after.generation() == state.generation();
-        same.then_some(Found { w, state: after, ports, real_dest, out })
+        same.then_some(Found { w, slot, state: after, ports, real_dest, out })
     }
 }
 
@@ -46,6 +48,11 @@ impl Found<'_> {
     #[inline(always)]
     pub(crate) fn state(&self) -> State {
         self.state
+    }
+
+    /// The connection for all that is not usual.
+    pub(crate) fn conn(&self) -> Conn<'_> {
+        Conn { entry: Entry::V4(self.w), slot: self.slot, generation: self.state.generation() }
     }
 
     /// Destination's id.

@@ -347,6 +347,7 @@ impl Backend for Director {
                 place.store(value, Release);
             }
         }
+        self.publish_timeouts();
         self.services.changed();
         Ok(())
     }

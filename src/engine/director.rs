@@ -11,6 +11,7 @@ use super::around::Surroundings;
 use super::reason::Counters;
 use super::tcp::{self, State};
 use crate::conn::ConnTable;
+use crate::mem::Region;
 use crate::route::Routes;
 use crate::service::{DestId, DestSlot, Dests, ServiceObserver, Services};
 use crate::time::{Now, ticks};
@@ -47,6 +48,20 @@ pub struct Director {
     /// Milliseconds since midnight UT when [`Now`] was 0 (for IPv4's timestamp option).
     pub midnight_ms: AtomicU32,
     pub(super) seed: u64,
+    /// Where the tier reads its settings: ticks of an established TCP connection in the low half of the first word, of a UDP flow in
+    /// the high one. Empty where there is no tier.
+    conf: Region,
+}
+
+/// Memory that a tier shares with the director, all of it zeros.
+#[derive(Debug)]
+pub struct TierMemory {
+    /// [`Dests::bytes`] of [`MAX_DESTS`].
+    pub dests: Region,
+    /// [`Dests::kernel_bytes`] of [`MAX_DESTS`].
+    pub counts: Region,
+    /// Settings, 64 bytes.
+    pub conf: Region,
 }
 
 /// A removed destination whose line is still in use.
@@ -140,10 +155,36 @@ impl Director {
         workers: usize,
         seed: u64,
     ) -> std::io::Result<Director> {
+        let dests = Dests::new(MAX_DESTS, workers.clamp(1, MAX_WORKERS))?;
+        Ok(Director::over(table, routes, workers, seed, dests, Region::anonymous(0, false)?))
+    }
+
+    /// As [`Director::new`], with a tier that forwards what the workers hand to it.
+    pub fn with_tier(
+        table: ConnTable,
+        routes: Arc<Routes>,
+        workers: usize,
+        seed: u64,
+        memory: TierMemory,
+    ) -> std::io::Result<Director> {
+        let dests = Dests::within(MAX_DESTS, workers.clamp(1, MAX_WORKERS), memory.dests, memory.counts)?;
+        let director = Director::over(table, routes, workers, seed, dests, memory.conf);
+        director.publish_timeouts();
+        Ok(director)
+    }
+
+    fn over(
+        table: ConnTable,
+        routes: Arc<Routes>,
+        workers: usize,
+        seed: u64,
+        dests: Dests,
+        conf: Region,
+    ) -> Director {
         let workers = workers.clamp(1, MAX_WORKERS);
-        Ok(Director {
+        Director {
             table,
-            dests: Dests::new(MAX_DESTS, workers)?,
+            dests,
             services: Services::default(),
             routes,
             sysctls: Sysctls::default(),
@@ -157,7 +198,21 @@ impl Director {
             clock: AtomicU64::new(0),
             midnight_ms: AtomicU32::new(0),
             seed,
-        })
+            conf,
+        }
+    }
+
+    /// Whether there is a tier.
+    pub(super) fn has_tier(&self) -> bool {
+        !self.conf.words().is_empty()
+    }
+
+    /// Tells the tier of timeouts that were set.
+    pub(super) fn publish_timeouts(&self) {
+        if let Some(word) = self.conf.words().first() {
+            let (tcp, udp) = (self.state_timeout(State::Established), self.state_timeout(State::Udp));
+            word.store(u64::from(udp) << 32 | u64::from(tcp), Release);
+        }
     }
 
     /// Who is to be told of services from now on. Only the first call counts; services that exist are told at once.

@@ -19,4 +19,13 @@ pub trait FrameHandler {
 
     /// When [`FrameHandler::tick`] is wanted next; may change with each call of another method.
     fn next_deadline(&self, now: Now) -> Now;
+
+    /// Where there is a tier: whether flows wait to be handed to it. The port calls [`FrameHandler::marks_ready`] when everything that
+    /// was on its way to this worker's rings at this call, or later, has been judged and sent.
+    fn marks_waiting(&mut self) -> bool {
+        false
+    }
+
+    /// They may be handed over: those that waited at the last call of [`FrameHandler::marks_waiting`].
+    fn marks_ready(&mut self) {}
 }

@@ -24,12 +24,13 @@ mod schedule;
 mod stages;
 mod tagged;
 pub mod tcp;
+mod tier;
 mod tunnel;
 mod usual;
 mod worker;
 
 pub use around::Surroundings;
-pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls};
+pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls, TierMemory};
 pub use frame::{Frame, Gso, Out, RxChecksum, Verdict};
 pub use handler::FrameHandler;
 pub use reason::{Count, Counters, Reason};

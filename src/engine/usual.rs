@@ -25,7 +25,7 @@ impl Worker {
     /// Forwards a packet if it is a usual one; if not, nothing has happened to it.
     #[inline(always)]
     pub(super) fn usual(
-        &self,
+        &mut self,
         director: &Director,
         now: Now,
         frame: &mut Frame<'_>,
@@ -67,6 +67,9 @@ impl Worker {
         director.routes.note_used(next_hop, now.tick());
         director.dests.count(self.index, conn.dest(), conn.out, 1, bytes as u64);
         self.counters().count(select_unpredictable(conn.out, Count::NatOut, Count::NatIn));
+        if self.marks.wants(conn.state().flags(), conn.out) && !self.through_outbox {
+            self.mark(&conn.conn(), conn.out, p, frame);
+        }
         Some(Verdict::Forward(leave.port()))
     }
 }

@@ -15,6 +15,7 @@ use super::reason::{Count, Counters, Reason};
 use super::schedule::{Scheduled, Target, may_begin};
 use super::stages::{self, Parsed, STAGES, STEP, part, tuple};
 use super::tcp::{self, State, View};
+use super::tier::Marks;
 use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, RxChecksum, Verdict};
 use crate::conn::{Conn, Direction, Expiry, Hint};
 use crate::time::{Now, ticks};
@@ -45,6 +46,7 @@ pub struct Worker {
     pub(super) fragment_id: u32,
     parsed: Vec<Parsed>,
     pub(super) timeouts: [u32; TIMEOUTS],
+    pub(super) marks: Marks,
     /// When the timers were last looked after.
     ticked: Now,
 }
@@ -83,6 +85,7 @@ impl Worker {
     /// Worker number `index` (below [`Director::workers`]; larger numbers wrap) of a director.
     pub fn new(director: Arc<Director>, index: usize) -> Worker {
         let index = index % director.workers();
+        let marks = Marks::new(director.has_tier());
         let ip_id = (director.seed >> (index % 4 * 16)) as u16;
         let fragment_id =
             (director.seed as u32).wrapping_add((index as u32).wrapping_mul(u32::MAX / MAX_WORKERS as u32));
@@ -97,6 +100,7 @@ impl Worker {
             fragment_id,
             parsed: Vec::with_capacity(BATCH),
             timeouts: [0; TIMEOUTS],
+            marks,
             ticked: Now::default(),
         }
     }
@@ -163,7 +167,20 @@ impl Worker {
         let nat = conn.method() == FwdMethod::Masq as u8;
         self.progress(now, p, &conn, if nat { View::Input } else { View::InputOnly });
         let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
-        self.forward_to_server(director, now, frame, p, target)
+        let verdict = self.forward_to_server(director, now, frame, p, target);
+        self.offer(&conn, false, p, frame, verdict);
+        verdict
+    }
+
+    /// Has the tier take over from this packet on, where it may.
+    fn offer(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, frame: &Frame<'_>, verdict: Verdict) {
+        // what still waits behind others would be overtaken
+        if matches!(verdict, Verdict::Forward(_))
+            && !self.through_outbox
+            && self.marks.wants(conn.flags(), out)
+        {
+            self.mark(conn, out, p, frame);
+        }
     }
 
     /// Whether a SYN on this connection begins another one with the same ports.
@@ -192,7 +209,9 @@ impl Worker {
             self.count_out(conn.dest(), frame, p);
         }
         self.progress(now, p, conn, View::Output);
-        self.return_to_client(now, frame, p, conn)
+        let verdict = self.return_to_client(now, frame, p, conn);
+        self.offer(conn, true, p, frame, verdict);
+        verdict
     }
 
     /// A packet without a connection.
@@ -210,7 +229,9 @@ impl Worker {
                 self.count_in(conn.dest(), frame, p);
                 conn.count_packet();
                 let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
-                self.forward_to_server(director, now, frame, p, target)
+                let verdict = self.forward_to_server(director, now, frame, p, target);
+                self.offer(&conn, false, p, frame, verdict);
+                verdict
             }
             Scheduled::Once(target) => {
                 self.count_in(target.dest, frame, p);
@@ -418,5 +439,13 @@ impl FrameHandler for Worker {
     fn next_deadline(&self, _: Now) -> Now {
         let wait = if self.pending.is_empty() { IDLE_TICK_NS } else { PENDING_TICK_NS };
         Now(self.ticked.0.saturating_add(wait))
+    }
+
+    fn marks_waiting(&mut self) -> bool {
+        self.begin_marks()
+    }
+
+    fn marks_ready(&mut self) {
+        self.end_marks();
     }
 }

@@ -26,6 +26,8 @@ pub enum Hook {
 pub(crate) enum Ingress {
     /// Takes from the stack what a packet ring has got.
     Take,
+    /// The same, and forwards what is the tier's.
+    Forward,
     /// Only takes the mark off frames that are put back.
     Unmark,
 }
@@ -34,6 +36,7 @@ impl Ingress {
     const fn program(self) -> &'static str {
         match self {
             Ingress::Take => "lvsd_ingress",
+            Ingress::Forward => "lvsd_tier_ingress",
             Ingress::Unmark => "lvsd_unmark",
         }
     }
@@ -72,6 +75,7 @@ impl Attachment {
         // filters of a director that was killed; none lives, or we would not have the interface's lock
         for (kind, program) in [
             (TcAttachType::Ingress, "lvsd_ingress"),
+            (TcAttachType::Ingress, "lvsd_tier_ingress"),
             (TcAttachType::Ingress, "lvsd_unmark"),
             (TcAttachType::Egress, "lvsd_egress"),
         ] {

@@ -11,9 +11,12 @@ use aya::{Ebpf, EbpfError, EbpfLoader};
 use modes::{Addr, Family};
 
 use crate::conn::{Config, Memory, layout};
+use crate::engine::MAX_DESTS;
 use crate::io::SetupError;
 use crate::mem::Region;
 use crate::route::Mac;
+
+pub(crate) use tier::{Begun, Tier};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
 
@@ -164,6 +167,7 @@ pub struct BpfTables {
     services: Mutex<Services>,
     xdp: Mutex<XdpMaps>,
     macs: Mutex<Macs>,
+    tier: Option<Tier>,
     shape: TableShape,
     magic: u32,
 }
@@ -183,6 +187,19 @@ impl BpfTables {
     /// [`SetupError::Permission`] without CAP_BPF and CAP_NET_ADMIN, [`SetupError::Verifier`] with the end of its log
     /// where the kernel refuses a program, [`SetupError::Bpf`] for everything else (not enough memory, no BPF).
     pub fn create(shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
+        BpfTables::make(shape, magic, false)
+    }
+
+    /// As [`BpfTables::create`], with the maps and programs of the tier.
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub fn with_tier(shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
+        BpfTables::make(shape, magic, true)
+    }
+
+    fn make(shape: TableShape, magic: u32, tier: bool) -> Result<BpfTables, SetupError> {
         let arrays = [TableMap::IndexV4, TableMap::EntriesV4, TableMap::IndexV6, TableMap::EntriesV6];
         if magic == 0 {
             return Err(SetupError::Bpf {
@@ -194,7 +211,10 @@ impl BpfTables {
         for map in arrays {
             loader.map_max_entries(map.name(), shape.elements(map).max(1));
         }
+        let processors = if tier { tier::size(&mut loader)? } else { 0 };
+        let max_dests = MAX_DESTS;
         let mut ebpf = loader
+            .override_global("max_dests", &max_dests, true)
             .override_global("hash_key_0", &shape.hash_key[0], true)
             .override_global("hash_key_1", &shape.hash_key[1], true)
             .override_global("buckets_v4", &shape.buckets_v4, true)
@@ -202,7 +222,13 @@ impl BpfTables {
             .override_global("magic", &magic, true)
             .load(OBJECT)
             .map_err(|e| load_error(&shape, e))?;
-        load_programs(&mut ebpf)?;
+        let programs: &[_] = if tier {
+            &["lvsd_tier_ring", "lvsd_tier_ingress", "lvsd_unmark", "lvsd_egress"]
+        } else {
+            &["lvsd_ring", "lvsd_ingress", "lvsd_unmark", "lvsd_egress"]
+        };
+        load_programs(&mut ebpf, programs)?;
+        let tier = if tier { Some(Tier::take(&mut ebpf, processors)?) } else { None };
         let mut take = |name: &'static str| match ebpf.take_map(name) {
             Some(Map::Array(data) | Map::HashMap(data) | Map::XskMap(data)) => Ok(data),
             _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
@@ -216,7 +242,7 @@ impl BpfTables {
         let xdp = Mutex::new(XdpMaps { ports, sockets });
         let map = HashMap::try_from(Map::HashMap(take("macs")?)).map_err(odd)?;
         let macs = Mutex::new(Macs { map, known: BTreeSet::new() });
-        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, shape, magic })
+        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, tier, shape, magic })
     }
 
     /// An array's file descriptor, to be mapped with [`TableShape::bytes`].
@@ -247,6 +273,11 @@ impl BpfTables {
     /// The mark of frames that are put back.
     pub(crate) fn magic(&self) -> u32 {
         self.magic
+    }
+
+    /// The tier's maps, where there is one.
+    pub(crate) fn tier(&self) -> Option<&Tier> {
+        self.tier.as_ref()
     }
 
     pub(crate) fn programs(&self) -> MutexGuard<'_, Ebpf> {
@@ -436,8 +467,8 @@ fn chain(e: &dyn std::error::Error) -> String {
     text.replace('\n', " | ")
 }
 
-fn load_programs(ebpf: &mut Ebpf) -> Result<(), SetupError> {
-    for name in ["lvsd_ring", "lvsd_ingress", "lvsd_unmark", "lvsd_egress"] {
+fn load_programs(ebpf: &mut Ebpf, names: &[&'static str]) -> Result<(), SetupError> {
+    for &name in names {
         let loaded = match ebpf.program_mut(name) {
             Some(Program::SocketFilter(p)) => p.load(),
             Some(Program::SchedClassifier(p)) => p.load(),
@@ -474,3 +505,4 @@ fn program_error(program: &'static str, e: &ProgramError) -> SetupError {
 
 #[cfg(test)]
 mod tests;
+mod tier;

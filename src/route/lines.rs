@@ -4,12 +4,14 @@
 //! other one and then steps the version. A reader copies the words and looks at the version again: unchanged means
 //! that nobody has written to what it read. A reader never waits for a writer that was stopped half-way.
 
-use std::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use std::io;
+use std::sync::atomic::{AtomicU64, Ordering, fence};
 
 use modes::fast::Macs;
 
 use super::event::Mac;
 use super::{Hop, HopState, NextHopId, PortId};
+use crate::mem::Region;
 use crate::time::Tick;
 
 /// A use is noted in steps of this many ticks (half a second), so that a busy line is seldom written to.
@@ -19,29 +21,30 @@ pub(super) const USED_STEP: u32 = 8;
 /// another change meanwhile, so two are hardly ever seen.
 const READ_TRIES: usize = 16;
 
-#[derive(Default)]
-struct Copy3 {
-    /// Bits 63..16 source MAC, 15..0 port.
-    out: AtomicU64,
-    /// Bits 63..16 destination MAC, 15..0 MTU.
-    to: AtomicU64,
-    /// Bits 31..16 generation, 1..0 state.
-    meta: AtomicU64,
-}
+/// Words of a line; BPF programs read the first seven (`modes/bpf/tier.h`).
+const LINE: usize = 8;
+/// Steps with each change; its lowest bit says which copy is in force.
+const VERSION: usize = 0;
+/// Where the two copies begin, of three words each.
+const COPIES: [usize; 2] = [1, 4];
+/// Of a copy: bits 63..16 source MAC, 15..0 port.
+const OUT: usize = 0;
+/// Of a copy: bits 63..16 destination MAC, 15..0 MTU.
+const TO: usize = 1;
+/// Of a copy: bits 31..16 generation, 1..0 state.
+const META: usize = 2;
+/// Tick of the last use, in steps of [`USED_STEP`].
+const USED: usize = 7;
 
-#[derive(Default)]
-#[repr(align(64))]
-struct Line {
-    version: AtomicU64,
-    copy: [Copy3; 2],
-    /// Tick of the last use, in steps of [`USED_STEP`].
-    used: AtomicU32,
-}
-
-/// All lines. Writers are serialised by the caller (the lock around the tables).
+/// All lines, and behind the last one a line whose first word is the routes' epoch. Writers are serialised by the caller (the lock
+/// around the tables).
 pub(super) struct Lines {
-    lines: Box<[Line]>,
+    region: Region,
+    count: usize,
 }
+
+#[derive(Clone, Copy)]
+struct Line<'a>(&'a [AtomicU64; LINE]);
 
 /// A line's value as it is stored.
 struct Words {
@@ -57,22 +60,29 @@ impl Words {
     }
 }
 
-impl Line {
+impl<'a> Line<'a> {
+    /// A word of the copy that is in force in a version.
+    #[inline(always)]
+    fn copy<const N: usize>(self, version: u64) -> &'a AtomicU64 {
+        let [even, odd] = COPIES;
+        const { assert!(COPIES[1] + META < USED && N <= META) };
+        if version & 1 == 0 { &self.0[even + N] } else { &self.0[odd + N] }
+    }
+
     /// The value in force; none if it changed meanwhile.
     #[inline(always)]
-    fn read(&self) -> Option<Words> {
-        let version = self.version.load(Ordering::Acquire);
-        let copy = &self.copy[(version & 1) as usize];
-        let out = copy.out.load(Ordering::Relaxed);
-        let to = copy.to.load(Ordering::Relaxed);
-        let meta = copy.meta.load(Ordering::Relaxed);
+    fn read(self) -> Option<Words> {
+        let version = self.0[VERSION].load(Ordering::Acquire);
+        let out = self.copy::<OUT>(version).load(Ordering::Relaxed);
+        let to = self.copy::<TO>(version).load(Ordering::Relaxed);
+        let meta = self.copy::<META>(version).load(Ordering::Relaxed);
         fence(Ordering::Acquire);
-        (self.version.load(Ordering::Relaxed) == version).then_some(Words { out, to, meta })
+        (self.0[VERSION].load(Ordering::Relaxed) == version).then_some(Words { out, to, meta })
     }
 
     #[cold]
     #[inline(never)]
-    fn read_again(&self) -> Option<Words> {
+    fn read_again(self) -> Option<Words> {
         (1..READ_TRIES).find_map(|_| self.read())
     }
 }
@@ -134,20 +144,59 @@ const READY: u64 = 2;
 const STATES: [HopState; 4] = [HopState::Gone, HopState::Unresolved, HopState::Ready, HopState::Gone];
 
 impl Lines {
-    /// `count` lines, at most 65,536.
-    pub(super) fn new(count: usize) -> Lines {
-        Lines { lines: (0..count.min(1 << 16)).map(|_| Line::default()).collect() }
+    /// `count` lines, at most 65,536, in memory of their own.
+    pub(super) fn new(count: usize) -> io::Result<Lines> {
+        let count = count.min(1 << 16);
+        Ok(Lines::within(Region::anonymous(Lines::bytes(count), false)?))
+    }
+
+    /// As many lines as `region` has room for, of the zeros that it holds.
+    pub(super) fn within(region: Region) -> Lines {
+        let count = (region.words().len() / LINE).saturating_sub(1).min(1 << 16);
+        let lines = Lines { region, count };
+        lines.step_epoch();
+        lines
+    }
+
+    /// Bytes that `count` lines need.
+    pub(super) const fn bytes(count: usize) -> usize {
+        (count + 1) * LINE * 8
     }
 
     pub(super) fn len(&self) -> usize {
-        self.lines.len()
+        self.count
+    }
+
+    #[inline(always)]
+    fn lines(&self) -> &[[AtomicU64; LINE]] {
+        self.region.words().as_chunks().0
+    }
+
+    #[inline(always)]
+    fn line(&self, index: usize) -> Option<Line<'_>> {
+        // the last one is no line
+        let lines = self.lines();
+        let (_, lines) = lines.split_last()?;
+        lines.get(index).map(Line)
+    }
+
+    /// As [`super::Routes::epoch`].
+    #[inline(always)]
+    pub(super) fn epoch(&self) -> u32 {
+        self.lines().last().map_or(0, |l| l[0].load(Ordering::Acquire) as u32)
+    }
+
+    pub(super) fn step_epoch(&self) {
+        if let Some(line) = self.lines().last() {
+            line[0].fetch_add(1, Ordering::Release);
+        }
     }
 
     /// Publishes a value under `id`; ids of other generations read as gone from here on.
     pub(super) fn publish(&self, id: NextHopId, hop: Hop) {
-        let Some(line) = self.lines.get(id.index()) else { return };
-        let version = line.version.load(Ordering::Relaxed);
-        let copy = &line.copy[(version & 1 ^ 1) as usize];
+        let Some(line) = self.line(id.index()) else { return };
+        let version = line.0[VERSION].load(Ordering::Relaxed);
+        let next = version.wrapping_add(1);
         let state = match hop.state {
             HopState::Gone => 0,
             HopState::Unresolved => 1,
@@ -156,16 +205,16 @@ impl Lines {
         // Pairs with the acquire fence in `get`: who reads a word stored below also sees the version stepped before,
         // which put this copy out of force.
         fence(Ordering::Release);
-        copy.out.store(pack(hop.src_mac, hop.port.0), Ordering::Relaxed);
-        copy.to.store(pack(hop.dst_mac, hop.mtu), Ordering::Relaxed);
-        copy.meta.store(u64::from(id.generation()) << 16 | state, Ordering::Relaxed);
-        line.version.store(version.wrapping_add(1), Ordering::Release);
+        line.copy::<OUT>(next).store(pack(hop.src_mac, hop.port.0), Ordering::Relaxed);
+        line.copy::<TO>(next).store(pack(hop.dst_mac, hop.mtu), Ordering::Relaxed);
+        line.copy::<META>(next).store(u64::from(id.generation()) << 16 | state, Ordering::Relaxed);
+        line.0[VERSION].store(next, Ordering::Release);
     }
 
     /// The value in force.
     #[inline]
     pub(super) fn get(&self, id: NextHopId) -> Hop {
-        let Some(line) = self.lines.get(id.index()) else { return Hop::GONE };
+        let Some(line) = self.line(id.index()) else { return Hop::GONE };
         let Some(words) = line.read().or_else(|| line.read_again()) else {
             return Hop { state: HopState::Unresolved, ..Hop::GONE };
         };
@@ -180,7 +229,7 @@ impl Lines {
     /// What a frame needs to leave at once; none where the next hop is not ready, or changes this instant.
     #[inline(always)]
     pub(super) fn leave(&self, id: NextHopId) -> Option<Leave> {
-        let words = self.lines.get(id.index())?.read()?;
+        let words = self.line(id.index())?.read()?;
         let ready = words.generation() == id.generation() && words.meta & 3 == READY;
         ready.then_some(Leave { out: words.out, to: words.to })
     }
@@ -188,18 +237,18 @@ impl Lines {
     /// Notes a use; true if that changed what was noted.
     #[inline]
     pub(super) fn note_used(&self, id: NextHopId, tick: Tick) -> bool {
-        let Some(line) = self.lines.get(id.index()) else { return false };
-        let coarse = tick.0 & !(USED_STEP - 1);
-        if line.used.load(Ordering::Relaxed) == coarse {
+        let Some(line) = self.line(id.index()) else { return false };
+        let coarse = u64::from(tick.0 & !(USED_STEP - 1));
+        if line.0[USED].load(Ordering::Relaxed) == coarse {
             return false;
         }
-        line.used.store(coarse, Ordering::Relaxed);
+        line.0[USED].store(coarse, Ordering::Relaxed);
         true
     }
 
     /// When the line was last used (rounded down to half a second).
     pub(super) fn used(&self, index: u16) -> Tick {
-        Tick(self.lines.get(usize::from(index)).map_or(0, |l| l.used.load(Ordering::Relaxed)))
+        Tick(self.line(usize::from(index)).map_or(0, |l| l.0[USED].load(Ordering::Relaxed) as u32))
     }
 }
 

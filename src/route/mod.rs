@@ -131,6 +131,9 @@ pub enum PortError {
     /// The number is in use for another interface.
     #[error("port {} is in use for another interface", .0.0)]
     Taken(PortId),
+    /// The kernel gave no memory for next-hop lines.
+    #[error("no memory for next-hop lines")]
+    NoMemory,
 }
 
 /// What is known of a port's interface.

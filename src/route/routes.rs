@@ -10,6 +10,7 @@ use super::lines::{Leave, Lines};
 use super::ports::Ports;
 use super::state::{LinkEntry, Tables};
 use super::{Hop, HopState, NextHopId, PortError, PortId, PortInfo, RouteError, RouteStats, Solicit};
+use crate::mem::Region;
 use crate::time::{Now, Tick};
 
 /// Next-hop lines that a director has unless told otherwise: as many as an id can name.
@@ -22,7 +23,6 @@ pub struct Routes {
     pub(super) lines: Lines,
     pub(super) ports: Ports,
     tables: RwLock<Tables>,
-    epoch: AtomicU32,
     changes: AtomicU64,
     readings: AtomicU64,
     /// The tick of the last call that knew the time.
@@ -50,12 +50,28 @@ impl Routes {
     /// # Errors
     /// As [`Routes::add_port`].
     pub fn with_lines(ports: &[(PortId, &str)], lines: usize) -> Result<Routes, PortError> {
-        let lines = lines.clamp(1, MAX_LINES);
+        let lines = Lines::new(lines.clamp(1, MAX_LINES)).map_err(|_| PortError::NoMemory)?;
+        Routes::over(ports, lines)
+    }
+
+    /// As [`Routes::new`] with the next-hop lines in memory that is shared with BPF programs, of zeros: one line for each 64 bytes,
+    /// less one.
+    ///
+    /// # Errors
+    /// As [`Routes::add_port`].
+    pub fn within(ports: &[(PortId, &str)], memory: Region) -> Result<Routes, PortError> {
+        Routes::over(ports, Lines::within(memory))
+    }
+
+    /// Bytes that [`MAX_LINES`] next-hop lines need.
+    pub const MEMORY: usize = Lines::bytes(MAX_LINES);
+
+    fn over(ports: &[(PortId, &str)], lines: Lines) -> Result<Routes, PortError> {
+        let count = lines.len();
         let routes = Routes {
-            lines: Lines::new(lines),
+            lines,
             ports: Ports::new(),
-            tables: RwLock::new(Tables::new(lines)),
-            epoch: AtomicU32::new(1),
+            tables: RwLock::new(Tables::new(count)),
             changes: AtomicU64::new(0),
             readings: AtomicU64::new(0),
             clock: AtomicU32::new(0),
@@ -77,7 +93,7 @@ impl Routes {
 
     /// Under the tables' write lock, so that who sees the new epoch looks up after the change.
     fn step_epoch(&self) {
-        self.epoch.fetch_add(1, Ordering::Release);
+        self.lines.step_epoch();
     }
 
     pub(super) fn note_change(&self, changed: bool) {
@@ -108,7 +124,7 @@ impl Routes {
     /// Take it before the look-up whose answer is to be kept.
     #[inline]
     pub fn epoch(&self) -> u32 {
-        self.epoch.load(Ordering::Acquire)
+        self.lines.epoch()
     }
 
     /// Counts changes of next-hop lines, of whatever kind: for who keeps a copy of them ([`Routes::hops`]).

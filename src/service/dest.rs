@@ -18,6 +18,8 @@ use crate::time::Tick;
 const LINE: usize = 16;
 /// Words of a worker's statistics of one destination.
 const STAT: usize = 8;
+/// Words of what the tier counts on one processor for a destination (`modes/bpf/tier.h`): packets in and out, bytes in and out.
+const KERNEL_STAT: usize = 4;
 
 const W_FLAGS: usize = 0;
 const W_ADDR_HI: usize = 1;
@@ -50,6 +52,8 @@ pub type DestId = u32;
 pub struct Dests {
     lines: Region,
     stats: Region,
+    /// What the tier counts: a row of destinations for each processor.
+    kernel: Region,
     workers: usize,
     capacity: u32,
     free: Mutex<Free>,
@@ -104,8 +108,25 @@ pub struct DestLine<'a> {
 impl Dests {
     /// Room for `capacity` destinations, counted apart by `workers` workers.
     pub fn new(capacity: u32, workers: usize) -> io::Result<Dests> {
+        let lines = Region::anonymous(Dests::bytes(capacity), false)?;
+        Dests::within(capacity, workers, lines, Region::anonymous(0, false)?)
+    }
+
+    /// Bytes of `capacity` destinations' lines.
+    pub const fn bytes(capacity: u32) -> usize {
+        capacity as usize * LINE * 8
+    }
+
+    /// Bytes of what the tier counts for `capacity` destinations on `processors`.
+    pub const fn kernel_bytes(capacity: u32, processors: usize) -> usize {
+        capacity as usize * processors * KERNEL_STAT * 8
+    }
+
+    /// As [`Dests::new`] in memory that is shared with BPF programs, of zeros: [`Dests::bytes`] for the lines, and what they count.
+    pub fn within(capacity: u32, workers: usize, lines: Region, kernel: Region) -> io::Result<Dests> {
         Ok(Dests {
-            lines: Region::anonymous(capacity as usize * LINE * 8, false)?,
+            lines,
+            kernel,
             stats: Region::anonymous(capacity as usize * workers * STAT * 8, false)?,
             workers,
             capacity,
@@ -143,7 +164,18 @@ impl Dests {
                 w.store(0, Relaxed);
             }
         }
+        for row in self.kernel_rows(id) {
+            for w in row {
+                w.store(0, Relaxed);
+            }
+        }
         self.free.lock().unwrap_or_else(|e| e.into_inner()).list.push(id);
+    }
+
+    /// What each processor counted of a destination.
+    fn kernel_rows(&self, id: DestId) -> impl Iterator<Item = &[AtomicU64; KERNEL_STAT]> {
+        let (rows, _) = self.kernel.words().as_chunks();
+        rows.iter().skip(id as usize).step_by(self.capacity.max(1) as usize)
     }
 
     #[inline(always)]
@@ -180,7 +212,7 @@ impl Dests {
         Dests::bump(&s[3 + usize::from(out)], bytes);
     }
 
-    /// What all workers counted.
+    /// What all workers and the tier counted.
     pub fn stats(&self, id: DestId) -> RawStats {
         let mut sum = RawStats::default();
         for worker in 0..self.workers {
@@ -191,6 +223,15 @@ impl Dests {
                 out_pkts: s[2].load(Relaxed),
                 in_bytes: s[3].load(Relaxed),
                 out_bytes: s[4].load(Relaxed),
+            });
+        }
+        for [in_pkts, out_pkts, in_bytes, out_bytes] in self.kernel_rows(id) {
+            sum = sum.plus(RawStats {
+                conns: 0,
+                in_pkts: in_pkts.load(Relaxed),
+                out_pkts: out_pkts.load(Relaxed),
+                in_bytes: in_bytes.load(Relaxed),
+                out_bytes: out_bytes.load(Relaxed),
             });
         }
         sum

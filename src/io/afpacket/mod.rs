@@ -52,6 +52,8 @@ impl AfPacketConfig {
 /// they were.
 pub struct AfPacket {
     threads: Threads<PacketPort>,
+    /// `afpacket`, or `tc` where the tier is above the rings.
+    kind: &'static str,
 }
 
 impl std::fmt::Debug for AfPacket {
@@ -79,8 +81,9 @@ pub fn start(
         let sockets = port.attach()?;
         ports.push((port, sockets));
     }
-    let make = |number, seats| (Rings::new(seats), make_worker(number));
-    Ok(AfPacket { threads: Threads::start(ports, config.workers, config.pin, make)? })
+    let make = |number, seats| (Rings::new(seats, Arc::clone(tables)), make_worker(number));
+    let kind = if tables.tier().is_some() { "tc" } else { "afpacket" };
+    Ok(AfPacket { threads: Threads::start(ports, config.workers, config.pin, make)?, kind })
 }
 
 impl AfPacket {
@@ -112,17 +115,17 @@ impl Running for AfPacket {
         for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
             let port = port.lock().unwrap_or_else(PoisonError::into_inner);
             let (name, mode) = (port.holder.name(), port.holder.mode());
-            rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afpacket", name, queue, mode)));
+            rows.extend((0..).zip(counters).map(|(queue, c)| c.status(self.kind, name, queue, mode)));
         }
         rows
     }
 
     fn kind(&self) -> &'static str {
-        "afpacket"
+        self.kind
     }
 
     fn summary(&self) -> String {
-        "afpacket".into()
+        self.kind.into()
     }
 }
 

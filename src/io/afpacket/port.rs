@@ -55,7 +55,11 @@ impl PacketPort {
             magic: self.tables.magic(),
         };
         let set = plan.make()?;
-        let classifier = Attachment::new(&self.tables, &self.name, index, self.config.hook, Ingress::Take)?;
+        let ingress = if self.tables.tier().is_some() { Ingress::Forward } else { Ingress::Take };
+        let classifier = Attachment::new(&self.tables, &self.name, index, self.config.hook, ingress)?;
+        if let Some(tier) = self.tables.tier() {
+            tier.set_port(self.id, index)?;
+        }
         self.attached = Some(Attached { index, classifier, probe: set.probe, _lock: lock });
         Ok(set.sockets)
     }
@@ -93,10 +97,17 @@ impl Holder for PacketPort {
     }
 
     fn loosen(&mut self) {
-        self.attached = None;
+        self.detach();
     }
 
     fn detach(&mut self) {
+        if let Some(tier) = self.tables.tier()
+            && self.attached.is_some()
+            && let Err(e) = tier.set_port(self.id, 0)
+        {
+            // packets go out by an interface that is gone, where they are lost as they would be anyway
+            tracing::warn!("interface {}: {e}", self.name);
+        }
         self.attached = None;
     }
 
@@ -108,8 +119,9 @@ impl Holder for PacketPort {
 /// A duplicate of the socket filter's descriptor.
 fn filter_fd(tables: &BpfTables) -> Result<OwnedFd, SetupError> {
     let programs = tables.programs();
-    let missing = || SetupError::Bpf { what: "BPF program lvsd_ring".into(), reason: "not loaded".into() };
-    let Some(Program::SocketFilter(p)) = programs.program("lvsd_ring") else {
+    let name = if tables.tier().is_some() { "lvsd_tier_ring" } else { "lvsd_ring" };
+    let missing = || SetupError::Bpf { what: format!("BPF program {name}"), reason: "not loaded".into() };
+    let Some(Program::SocketFilter(p)) = programs.program(name) else {
         return Err(missing());
     };
     let fd = p.fd().map_err(|_| missing())?;

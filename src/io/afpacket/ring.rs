@@ -243,6 +243,11 @@ impl Burst<'_> {
         self.taken + more
     }
 
+    /// Frames taken so far.
+    pub(super) fn taken(&self) -> usize {
+        self.taken
+    }
+
     /// The next frame, with its VLAN tag put back into it. The outer `None` is the end; the inner one stands for a frame
     /// that could not be had whole.
     pub(super) fn next(&mut self) -> Option<Option<RxFrame>> {

@@ -1,16 +1,20 @@
 //! A worker's rings on all interfaces.
 
 use std::os::fd::AsRawFd;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use super::ring::{Burst, RxFrame, RxRing};
 use super::socket::PortSockets;
 use crate::engine::{Frame, FrameHandler, Out, Verdict};
+use crate::io::BpfTables;
+use crate::io::bpf::Begun;
 use crate::io::rings::Seat;
 use crate::io::rings::tx::{BATCH, Sender};
 use crate::io::rings::vnet::VnetHdr;
 use crate::io::rings::worker::{Station, clock, readable};
 use crate::route::PortId;
+use crate::time::Now;
 
 pub(super) struct Rings {
     rings: Vec<Option<RxRing>>,
@@ -21,10 +25,25 @@ pub(super) struct Rings {
     batch: Vec<RxFrame>,
     /// The most frames that a burst of each ring met since the counters were last read.
     peaks: Vec<usize>,
+    tables: Arc<BpfTables>,
+    grace: Grace,
 }
 
+/// Waiting for what is on its way to the rings.
+enum Grace {
+    Idle,
+    /// For frames that the programs have begun with, since a time.
+    Programs(Begun, Now),
+    /// For frames that are in the rings: of each how many are still to be worked off.
+    Rings(Vec<usize>),
+}
+
+/// The longest that a program's work on one frame is waited for, nanoseconds. Only where other programs take frames away between the
+/// tap and the ingress hook does one not come to its end.
+const PROGRAM_NS: u64 = 20_000_000;
+
 impl Rings {
-    pub(super) fn new(ports: Vec<Seat<PortSockets>>) -> Rings {
+    pub(super) fn new(ports: Vec<Seat<PortSockets>>, tables: Arc<BpfTables>) -> Rings {
         let last = ports.iter().map(|(id, ..)| usize::from(id.0)).max().unwrap_or(0);
         let mut places = vec![None; last + 1];
         let (mut rings, mut senders) = (Vec::new(), Vec::new());
@@ -36,11 +55,12 @@ impl Rings {
         let verdicts = Vec::with_capacity(BATCH);
         let batch = Vec::with_capacity(BATCH);
         let peaks = vec![0; rings.len()];
-        Rings { rings, senders, places, verdicts, batch, peaks }
+        Rings { rings, senders, places, verdicts, batch, peaks, tables, grace: Grace::Idle }
     }
 
     fn work_off_burst(&mut self, place: usize, handler: &mut dyn FrameHandler) -> bool {
         let Some(mut burst) = self.rings[place].as_mut().and_then(RxRing::burst) else {
+            self.worked_off(place, usize::MAX);
             return false;
         };
         let mut desk = Desk {
@@ -58,11 +78,22 @@ impl Rings {
         }
         self.senders.iter_mut().for_each(Sender::flush);
         let depth = burst.depth();
+        let taken = burst.taken();
         drop(burst);
+        self.worked_off(place, taken);
         if let Some(peak) = self.peaks.get_mut(place) {
             *peak = depth.max(*peak);
         }
         true
+    }
+
+    /// Frames of a ring have been judged and sent.
+    fn worked_off(&mut self, place: usize, frames: usize) {
+        if let Grace::Rings(left) = &mut self.grace
+            && let Some(left) = left.get_mut(place)
+        {
+            *left = left.saturating_sub(frames);
+        }
     }
 }
 
@@ -106,6 +137,36 @@ impl Station for Rings {
         if let (Some(r), Some(s)) = (self.rings.get_mut(place), self.senders.get_mut(place)) {
             *r = ring;
             s.replace(send);
+        }
+    }
+
+    fn begin_grace(&mut self) {
+        if let Some(tier) = self.tables.tier() {
+            self.grace = Grace::Programs(tier.begun(), clock());
+        }
+    }
+
+    fn is_over(&mut self) -> bool {
+        match &self.grace {
+            Grace::Idle => true,
+            Grace::Programs(begun, since) => {
+                let ended = self.tables.tier().is_none_or(|t| t.ended(begun));
+                if !ended && clock().0.saturating_sub(since.0) <= PROGRAM_NS {
+                    return false;
+                }
+                let left = |r: &Option<RxRing>| r.as_ref().map_or(0, RxRing::waiting);
+                let left: Vec<usize> = self.rings.iter().map(left).collect();
+                let over = left.iter().all(|n| *n == 0);
+                self.grace = if over { Grace::Idle } else { Grace::Rings(left) };
+                over
+            }
+            Grace::Rings(left) => {
+                let over = left.iter().all(|n| *n == 0);
+                if over {
+                    self.grace = Grace::Idle;
+                }
+                over
+            }
         }
     }
 

@@ -100,7 +100,7 @@ impl<H: Holder> Threads<H> {
         for (number, seat) in seats.into_iter().enumerate() {
             let mail = Arc::new(Mail::new()?);
             let (station, handler) = make(number, seat);
-            let worker = Worker { station, handler, mail: Arc::clone(&mail), counters_at: 0 };
+            let worker = Worker { station, handler, mail: Arc::clone(&mail), counters_at: 0, grace: None };
             threads.mail.push(mail);
             threads.workers.push(spawn(number, worker, pin, Arc::clone(&threads.failed))?);
         }

@@ -16,6 +16,11 @@ const MAX_SLEEP_NS: u64 = 50_000_000;
 /// How often the kernel's counters are read.
 const COUNTERS_NS: u64 = 1_000_000_000;
 
+/// Turns without a sleep while flows are about to be handed to the tier: that is done within microseconds as a rule.
+const HURRY_TURNS: u32 = 64;
+/// Longest sleep when it takes longer.
+const GRACE_SLEEP_NS: u64 = 1_000_000;
+
 /// What a worker shares with the rest. `S` is what it works with on one interface.
 pub(in crate::io) struct Mail<S> {
     pub(in crate::io) stop: AtomicBool,
@@ -67,6 +72,12 @@ pub(in crate::io) trait Station: Send {
     fn longest_sleep(&mut self) -> u64 {
         u64::MAX
     }
+    /// From here on [`Station::is_over`] waits for what is on its way to the rings now.
+    fn begin_grace(&mut self) {}
+    /// Whether all that was on its way at [`Station::begin_grace`] has been judged and sent.
+    fn is_over(&mut self) -> bool {
+        true
+    }
 }
 
 /// To be read from a descriptor.
@@ -85,6 +96,8 @@ pub(in crate::io) struct Worker<S: Station> {
     pub(in crate::io) handler: Box<dyn FrameHandler + Send>,
     pub(in crate::io) mail: Arc<Mail<S::Sockets>>,
     pub(in crate::io) counters_at: u64,
+    /// Turns since the station was asked to wait for what is on its way; none where it was not.
+    pub(in crate::io) grace: Option<u32>,
 }
 
 impl<S: Station> Worker<S> {
@@ -101,17 +114,36 @@ impl<S: Station> Worker<S> {
                 self.counters_at = now.0 + COUNTERS_NS;
                 self.station.read_counters();
             }
+            let hurry = self.hand_over();
             if self.mail.news.load(Ordering::Acquire) {
                 self.take_inbox();
-            } else if !busy {
+            } else if !busy && !hurry {
                 self.sleep(now);
             }
         }
         self.station.read_counters();
     }
 
+    /// Hands flows to the tier when that may be; whether it will be soon.
+    fn hand_over(&mut self) -> bool {
+        if let Some(turns) = self.grace {
+            if !self.station.is_over() {
+                self.grace = Some(turns.saturating_add(1));
+                return turns < HURRY_TURNS;
+            }
+            self.handler.marks_ready();
+        }
+        let waiting = self.handler.marks_waiting();
+        self.grace = waiting.then_some(0);
+        if waiting {
+            self.station.begin_grace();
+        }
+        waiting
+    }
+
     fn sleep(&mut self, now: Now) {
-        let longest = self.station.longest_sleep().min(MAX_SLEEP_NS);
+        let longest = if self.grace.is_some() { GRACE_SLEEP_NS } else { MAX_SLEEP_NS };
+        let longest = self.station.longest_sleep().min(longest);
         let until = self.handler.next_deadline(now).0.min(now.0.saturating_add(longest));
         let nanoseconds = until.saturating_sub(now.0).min(longest);
         let timeout = libc::timespec { tv_sec: 0, tv_nsec: nanoseconds as i64 };

@@ -6,7 +6,7 @@ use super::*;
 #[test]
 fn readers_never_see_a_mixed_line() {
     const WRITES: u64 = 200_000;
-    let lines = Lines::new(1);
+    let lines = Lines::new(1).unwrap();
     let id = NextHopId::new(0, 0);
     let hop = |n: u64| {
         let b = (n % 251) as u8;

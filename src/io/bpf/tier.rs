@@ -1,0 +1,143 @@
+//! The tier's share of the maps: what the programs and the core both read and write (`modes/bpf/tier.h`).
+
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Mutex, PoisonError};
+
+use aya::maps::{Array, Map, MapData};
+use aya::{Ebpf, EbpfLoader};
+use ipvs_netlink::Counter;
+
+use super::chain;
+use crate::engine::{MAX_DESTS, TierMemory};
+use crate::io::SetupError;
+use crate::mem::Region;
+use crate::route::{MAX_LINES, PortId, Routes};
+use crate::service::Dests;
+
+/// Words of a processor's line.
+const CPU: usize = 32;
+
+/// What a processor counts, by its words; the first two are sequence numbers.
+mod at {
+    pub(super) const BEGIN: usize = 0;
+    pub(super) const END: usize = 1;
+}
+
+/// Names of the counters from word 2 on.
+const COUNTERS: [&str; 8] = [
+    "tier_in_pkts",
+    "tier_out_pkts",
+    "tier_in_bytes",
+    "tier_out_bytes",
+    "tier_held",
+    "tier_back",
+    "tier_failed",
+    "tier_unserved",
+];
+
+/// The tier's maps.
+pub(crate) struct Tier {
+    ports: Mutex<Array<MapData, [u8; 8]>>,
+    hops: MapData,
+    dests: MapData,
+    counts: MapData,
+    conf: MapData,
+    cpus: Region,
+    processors: usize,
+}
+
+/// Counts of frames by processor, of [`Tier::begun`].
+pub(crate) type Begun = Vec<u64>;
+
+/// Gives the maps their sizes, before they are made.
+pub(super) fn size(loader: &mut EbpfLoader<'_>) -> Result<usize, SetupError> {
+    let processors = aya::util::nr_cpus().map_err(|(what, e)| SetupError::Bpf {
+        what: format!("number of processors ({what})"),
+        reason: e.to_string(),
+    })?;
+    let counts = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(MAX_DESTS);
+    loader
+        .map_max_entries("hops", MAX_LINES as u32 + 1)
+        .map_max_entries("dests", MAX_DESTS)
+        .map_max_entries("dest_counts", counts)
+        .map_max_entries("tier_cpus", u32::try_from(processors).unwrap_or(u32::MAX));
+    Ok(processors)
+}
+
+impl Tier {
+    /// Takes the maps, of which [`size`] told the number of processors.
+    pub(super) fn take(ebpf: &mut Ebpf, processors: usize) -> Result<Tier, SetupError> {
+        let mut take = |name: &'static str| match ebpf.take_map(name) {
+            Some(Map::Array(data)) => Ok(data),
+            _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
+        };
+        let odd = |what: &str| {
+            let what = format!("BPF map {what}");
+            move |reason: String| SetupError::Bpf { what, reason }
+        };
+        let ports =
+            Array::try_from(Map::Array(take("tier_ports")?)).map_err(|e| odd("tier_ports")(e.to_string()))?;
+        let cpus = take("tier_cpus")?;
+        let cpus = Region::map_fd(cpus.fd().as_fd(), processors * CPU * 8)
+            .map_err(|e| odd("tier_cpus")(e.to_string()))?;
+        Ok(Tier {
+            ports: Mutex::new(ports),
+            hops: take("hops")?,
+            dests: take("dests")?,
+            counts: take("dest_counts")?,
+            conf: take("tier_conf")?,
+            cpus,
+            processors,
+        })
+    }
+
+    /// Maps what the core shares with the programs: next-hop lines, and the director's.
+    pub(crate) fn memory(&self) -> io::Result<(Region, TierMemory)> {
+        let map = |data: &MapData, bytes| Region::map_fd(data.fd().as_fd(), bytes);
+        let hops = map(&self.hops, Routes::MEMORY)?;
+        let memory = TierMemory {
+            dests: map(&self.dests, Dests::bytes(MAX_DESTS))?,
+            counts: map(&self.counts, Dests::kernel_bytes(MAX_DESTS, self.processors))?,
+            conf: map(&self.conf, 64)?,
+        };
+        Ok((hops, memory))
+    }
+
+    /// The interface by which frames for a port are sent; 0: none.
+    pub(crate) fn set_port(&self, port: PortId, ifindex: u32) -> Result<(), SetupError> {
+        let mut line = [0; 8];
+        line[..4].copy_from_slice(&ifindex.to_ne_bytes());
+        let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
+        ports
+            .set(port.0.into(), line, 0)
+            .map_err(|e| SetupError::Bpf { what: "BPF map tier_ports".into(), reason: chain(&e) })
+    }
+
+    fn lines(&self) -> &[[AtomicU64; CPU]] {
+        self.cpus.words().as_chunks().0
+    }
+
+    /// How many frames each processor has begun to look at.
+    pub(crate) fn begun(&self) -> Begun {
+        self.lines().iter().map(|l| l[at::BEGIN].load(Ordering::Acquire)).collect()
+    }
+
+    /// Whether all frames that had been begun then have reached their ring, or gone on.
+    pub(crate) fn ended(&self, begun: &Begun) -> bool {
+        self.lines()
+            .iter()
+            .zip(begun)
+            .all(|(l, b)| l[at::END].load(Ordering::Acquire).wrapping_sub(*b) as i64 >= 0)
+    }
+
+    /// What all processors counted.
+    pub(crate) fn counters(&self) -> Vec<Counter> {
+        let sum = |at: usize| {
+            let words = self.lines().iter().filter_map(|l| l.get(at));
+            words.fold(0, |sum: u64, w| sum.wrapping_add(w.load(Ordering::Relaxed)))
+        };
+        (2..).zip(COUNTERS).map(|(at, name)| Counter { name: name.to_owned(), value: sum(at) }).collect()
+    }
+}
