@@ -52,8 +52,7 @@ impl AfPacketConfig {
 /// they were.
 pub struct AfPacket {
     threads: Threads<PacketPort>,
-    /// `afpacket`, or `tc` where the tier is above the rings.
-    kind: &'static str,
+    tables: Arc<BpfTables>,
 }
 
 impl std::fmt::Debug for AfPacket {
@@ -82,8 +81,7 @@ pub fn start(
         ports.push((port, sockets));
     }
     let make = |number, seats| (Rings::new(seats, Arc::clone(tables)), make_worker(number));
-    let kind = if tables.tier().is_some() { "tc" } else { "afpacket" };
-    Ok(AfPacket { threads: Threads::start(ports, config.workers, config.pin, make)?, kind })
+    Ok(AfPacket { threads: Threads::start(ports, config.workers, config.pin, make)?, tables: Arc::clone(tables) })
 }
 
 impl AfPacket {
@@ -115,17 +113,20 @@ impl Running for AfPacket {
         for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
             let port = port.lock().unwrap_or_else(PoisonError::into_inner);
             let (name, mode) = (port.holder.name(), port.holder.mode());
-            rows.extend((0..).zip(counters).map(|(queue, c)| c.status(self.kind, name, queue, mode)));
+            rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afpacket", name, queue, mode)));
+        }
+        if let Some(tier) = self.tables.tier() {
+            rows.extend(tier.rows("tc"));
         }
         rows
     }
 
     fn kind(&self) -> &'static str {
-        self.kind
+        if self.tables.tier().is_some() { "tc" } else { "afpacket" }
     }
 
     fn summary(&self) -> String {
-        self.kind.into()
+        if self.tables.tier().is_some() { "tc over afpacket".into() } else { "afpacket".into() }
     }
 }
 

@@ -1,3 +1,5 @@
+mod tier;
+
 use std::net::IpAddr;
 
 use aya::programs::{TestRun, TestRunOptions};

@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 
 use aya::maps::{Array, Map, MapData};
 use aya::{Ebpf, EbpfLoader};
-use ipvs_netlink::Counter;
+use ipvs_netlink::{Counter, QueueStatus, Traffic};
 
 use super::chain;
 use crate::engine::{MAX_DESTS, TierMemory};
@@ -23,6 +23,7 @@ const CPU: usize = 32;
 mod at {
     pub(super) const BEGIN: usize = 0;
     pub(super) const END: usize = 1;
+    pub(super) const TRAFFIC: usize = 2;
 }
 
 /// Names of the counters from word 2 on.
@@ -132,12 +133,38 @@ impl Tier {
             .all(|(l, b)| l[at::END].load(Ordering::Acquire).wrapping_sub(*b) as i64 >= 0)
     }
 
+    /// The rows of `lvsctl status`: what each processor forwarded, in and out by whatever ports.
+    pub(crate) fn rows(&self, datapath: &str) -> Vec<QueueStatus> {
+        let row = |(processor, line): (u32, &[AtomicU64; CPU])| {
+            let [in_pkts, out_pkts, in_bytes, out_bytes] =
+                std::array::from_fn(|n| line[at::TRAFFIC + n].load(Ordering::Relaxed));
+            let (packets, bytes) = (in_pkts.wrapping_add(out_pkts), in_bytes.wrapping_add(out_bytes));
+            QueueStatus {
+                interface: "tier".to_owned(),
+                queue: processor,
+                attached: true,
+                datapath: datapath.to_owned(),
+                mode: "kernel".to_owned(),
+                traffic: Traffic {
+                    rx_packets: packets,
+                    rx_bytes: bytes,
+                    tx_packets: packets,
+                    tx_bytes: bytes,
+                    ..Traffic::default()
+                },
+                drops: Vec::new(),
+                rings: Vec::new(),
+            }
+        };
+        (0..).zip(self.lines()).map(row).collect()
+    }
+
     /// What all processors counted.
     pub(crate) fn counters(&self) -> Vec<Counter> {
         let sum = |at: usize| {
             let words = self.lines().iter().filter_map(|l| l.get(at));
             words.fold(0, |sum: u64, w| sum.wrapping_add(w.load(Ordering::Relaxed)))
         };
-        (2..).zip(COUNTERS).map(|(at, name)| Counter { name: name.to_owned(), value: sum(at) }).collect()
+        (at::TRAFFIC..).zip(COUNTERS).map(|(at, name)| Counter { name: name.to_owned(), value: sum(at) }).collect()
     }
 }
