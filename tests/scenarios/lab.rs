@@ -6,6 +6,7 @@ use crate::director::{Lvsd, Nft};
 use crate::netns::{Netns, TempDir, run};
 use crate::probe;
 use crate::servers::Nginx;
+use crate::wait::{secs, until};
 
 /// Address family of a scenario.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -163,7 +164,22 @@ impl Lab {
             }
         }
         lab.configure_ends();
+        lab.settle();
         lab
+    }
+
+    /// Waits until the kernel has made the routes of all IPv6 addresses, which it does some time after it took the address.
+    fn settle(&self) {
+        let words = |text: &str| -> Vec<String> { text.split_whitespace().map(str::to_owned).collect() };
+        let others = [&self.client, &self.director, &self.lan];
+        for ns in self.servers.iter().map(|s| &s.ns).chain(others) {
+            until("the routes of the IPv6 addresses", secs(20), || {
+                let routes = words(&ns.sh("ip -6 route show table local"));
+                let addresses = words(&ns.sh("ip -6 -o addr show scope global"));
+                let mut have = addresses.windows(2).filter(|w| w[0] == "inet6");
+                have.all(|w| routes.iter().any(|r| Some(r.as_str()) == w[1].split('/').next())).then_some(())
+            });
+        }
     }
 
     /// With NAT: connects client and director.
