@@ -45,9 +45,15 @@ pub enum Error {
         /// Where we looked.
         pin_dir: PathBuf,
     },
-    /// No virtual address.
-    #[error("{0} cannot be a virtual address: give one that clients can call")]
-    BadVip(IpAddr),
+    /// No virtual address, and why not.
+    #[error("{0} cannot be a virtual address: it is {1}; give one that clients can call")]
+    BadVip(IpAddr, &'static str),
+    /// An IPv4 address in the clothes of IPv6, which no packet carries.
+    #[error("{0} cannot be a virtual address: it is IPv4 mapped into IPv6; give {1}")]
+    MappedVip(IpAddr, IpAddr),
+    /// Nothing arrives there from outside.
+    #[error("interface {0}: the loopback interface; name the one at which the director's packets arrive")]
+    Loopback(String),
     /// The interface at which packets arrive was not named and cannot be guessed.
     #[error(
         "the interface at which the director's packets arrive is not to be found: there is no default route, and not just one \

@@ -217,6 +217,48 @@ fn wish(mode: Mode, kernel_tunnel: bool) -> Wish {
     }
 }
 
+#[test]
+fn what_no_client_calls_is_no_virtual_address() {
+    let m = server();
+    for (vip, says) in [
+        ("0.0.0.0", "it is the unspecified address; give one that clients can call"),
+        ("::", "it is the unspecified address; give one that clients can call"),
+        ("127.0.0.9", "it is a loopback address; give one that clients can call"),
+        ("::1", "it is a loopback address; give one that clients can call"),
+        ("224.0.0.18", "it is a multicast address; give one that clients can call"),
+        ("ff02::12", "it is a multicast address; give one that clients can call"),
+        ("169.254.7.7", "it is a link-local address; give one that clients can call"),
+        ("fe80::1", "it is a link-local address; give one that clients can call"),
+        ("febf::1", "it is a link-local address; give one that clients can call"),
+        ("255.255.255.255", "it is the broadcast address; give one that clients can call"),
+        ("::ffff:192.0.2.10", "it is IPv4 mapped into IPv6; give 192.0.2.10"),
+        ("::ffff:127.0.0.1", "it is IPv4 mapped into IPv6; give 127.0.0.1"),
+    ] {
+        let vips = vec![ip("192.0.2.10"), ip(vip)];
+        let planned = plan(&m, &Wish { vips, ..wish(Mode::Dr, false) }).unwrap_err();
+        let checked = examine(&m, &question(Mode::Nat, &[vip])).unwrap_err();
+        for e in [planned, checked] {
+            assert_eq!(e.to_string(), format!("{vip} cannot be a virtual address: {says}"));
+        }
+    }
+}
+
+#[test]
+fn nothing_arrives_at_the_loopback_interface() {
+    let m = server();
+    for mode in [Mode::Dr, Mode::Ipip] {
+        let dev = Some("lo".to_owned());
+        let planned = plan(&m, &Wish { dev: dev.clone(), ..wish(mode, false) }).unwrap_err();
+        let checked = examine(&m, &Question { dev, ..question(mode, &BOTH) }).unwrap_err();
+        for e in [planned, checked] {
+            assert_eq!(
+                e.to_string(),
+                "interface lo: the loopback interface; name the one at which the director's packets arrive"
+            );
+        }
+    }
+}
+
 /// The steps of a plan, carried out on paper: nothing is left to do then, and a check has nothing to say.
 #[test]
 fn planned_and_in_order() {
