@@ -29,13 +29,15 @@ pub enum Error {
     },
     /// Somebody else's program sits there.
     #[error(
-        "interface {dev}: another XDP program is there ({program}); remove it first, or decapsulate with a tunnel device"
+        "interface {dev}: another XDP program is there ({program}); {remedy}; or decapsulate with a tunnel device"
     )]
     OtherProgram {
         /// The interface.
         dev: String,
         /// Its name, its id, and how iproute2 calls the way it runs.
         program: String,
+        /// How it goes.
+        remedy: String,
     },
     /// Our program sits there by a link whose file we do not have.
     #[error("interface {dev}: its decapsulator is held by a link that is not pinned in {}; give the --pin-dir with which it was loaded", pin_dir.display())]

@@ -3,6 +3,7 @@
 //! A worker has all its frames in one memory, which its sockets on all interfaces use; so a frame is sent from where it was
 //! received. `docs/afxdp.md` has the whole.
 
+mod occupant;
 mod port;
 mod queue;
 mod ring;

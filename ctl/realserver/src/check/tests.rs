@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::*;
-use crate::machine::{Address, AtXdp, Conf, Link, Path, Route};
+use crate::machine::{Address, AtXdp, Conf, Link, Path, Remedy, Route};
 use crate::plan::plan;
 use crate::step::{Step, TunnelKind};
 use crate::wish::Wish;
@@ -256,6 +256,32 @@ fn nothing_arrives_at_the_loopback_interface() {
                 "interface lo: the loopback interface; name the one at which the director's packets arrive"
             );
         }
+    }
+}
+
+/// What a BPF link holds no command takes away, and it is not said to.
+#[test]
+fn how_another_program_goes() {
+    let mut m = server();
+    for (by_link, mend) in [
+        (Some(false), "ip link set dev eth0 xdpdrv off && lvsctl realserver decap --dev eth0"),
+        (
+            Some(true),
+            "a BPF link holds it: it goes when its owner ends or its pin is removed (`bpftool link' tells of both); then `lvsctl \
+             realserver decap --dev eth0'",
+        ),
+        (
+            None,
+            "`ip link set dev eth0 xdpdrv off' removes it, unless a BPF link holds it: then it goes when its owner ends or its pin is \
+             removed (`bpftool link' tells of both); then `lvsctl realserver decap --dev eth0'",
+        ),
+    ] {
+        let remedy = Remedy { word: "xdpdrv", by_link };
+        m.links[1].xdp = AtXdp::Other { program: "`x', id 1, xdpdrv".into(), remedy };
+        let found = examine(&m, &question(Mode::Ipip, &BOTH)).unwrap().findings;
+        let found: Vec<&str> =
+            found.iter().filter(|f| f.id == "xdp-other").map(|f| f.mend.as_str()).collect();
+        assert_eq!(found, [mend]);
     }
 }
 
