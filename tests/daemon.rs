@@ -190,8 +190,19 @@ fn errors_of_the_start_are_one_line_and_change_nothing() {
     let name = socket.to_str().unwrap();
     let e = refused(&mut Daemon::command(&["--control-only", "--socket", name, "--interface", "nosuch0"]), 1);
     assert!(e.contains("--interface nosuch0: no such interface"), "{e}");
-    let e = refused(&mut Daemon::command(&["--socket", name, "--datapath", "nfqueue"]), 1);
-    assert!(e.contains("--datapath nfqueue: not available in this version"), "{e}");
+    // The command line's own fault: the same status as for what clap finds.
+    for (words, says) in [
+        (&["--datapath", "nfqueue"][..], "--datapath nfqueue: not available in this version"),
+        (&["--xdp-mode", "native"], "--xdp-mode is for --datapath afxdp; it is auto"),
+        (
+            &["--busy-poll", "9", "--datapath", "afpacket"],
+            "--busy-poll is for --datapath afxdp; it is afpacket",
+        ),
+        (&["--control-only", "--interface", "lo", "--interface", "lo"], "--interface lo: given twice"),
+    ] {
+        let e = refused(&mut Daemon::command(&[&["--socket", name], words].concat()), 2);
+        assert!(e.contains(says), "{e}");
+    }
     let e = refused(&mut Daemon::command(&["--socket", name, "--max-connections", "0"]), 2);
     assert!(e.contains("'0' for '--max-connections <N>': not a whole number from 1 to 67108864"), "{e}");
     let state = dir.file("state");
@@ -276,4 +287,18 @@ fn a_saved_scheduler_that_is_not_there_is_named_with_its_line() {
     let says =
         format!("--state-file {p}, line 3: '-A -t 10.0.0.1:81 -s nosuch': there is no scheduler 'nosuch'");
     assert!(e.contains(&says) && e.contains("but rr wrr lc wlc sh dh mh maglev;"), "{e}");
+}
+
+#[test]
+fn interfaces_are_looked_for_and_not_served_without_a_data_path() {
+    let dir = Dir::new();
+    let socket = dir.file("s");
+    let args = ["--control-only", "--interface", "lo", "--socket", socket.to_str().unwrap()];
+    let daemon = Daemon::start(&args, &socket);
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.end();
+    assert!(
+        status.success() && stderr.contains("ready: control socket only, nothing on lo; socket"),
+        "{stderr}"
+    );
 }
