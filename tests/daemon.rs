@@ -210,6 +210,13 @@ fn errors_of_the_start_are_one_line_and_change_nothing() {
     let args = ["--control-only", "--socket", name, "--state-file", state.to_str().unwrap()];
     let e = refused(&mut Daemon::command(&args), 1);
     assert!(e.contains("line 1: '-s' is missing"), "{e}");
+    fs::write(&state, "-A -t 1.1.1.1:80 -s rr\n-a -t 1.1.1.1:80 -r 2.2.2.2 -m\n").unwrap();
+    let e = refused(&mut Daemon::command(&args), 1);
+    let (path, says) = (state.to_str().unwrap(), "its port is missing (2.2.2.2:PORT); mend");
+    assert!(e.contains(&format!("--state-file {path}, line 2: ")) && e.contains(says), "{e}");
+    fs::write(&state, b"-A -t 1.1.1.1:80 -s rr\n\xff\n").unwrap();
+    let e = refused(&mut Daemon::command(&args), 1);
+    assert!(e.contains(&format!("--state-file {path}: byte 23 (from 0) is no UTF-8 text")), "{e}");
     let left: Vec<_> = fs::read_dir(&dir.0).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert_eq!(left, ["state"]);
 }
@@ -264,6 +271,9 @@ fn errors_of_a_replay_are_one_line_and_write_nothing() {
     let e = run(&["--config", c, "--in", i, "--out", o], 1);
     let says = format!("{c}: line 2: there is no scheduler 'nosuch' in this version, but rr ");
     assert!(e.contains(&says) && e.contains("maglev"), "{e}");
+    fs::write(&config, b"interface c0 \x80").unwrap();
+    let e = run(&["--config", c, "--in", i, "--out", o], 1);
+    assert!(e.contains(&format!("{c}: byte 13 (from 0) is no UTF-8 text")), "{e}");
     fs::write(&config, "interface c0 02:00:00:00:00:d0\n").unwrap();
     fs::write(&input, "plain text, and no packets in it").unwrap();
     let e = run(&["--config", c, "--in", i, "--out", o], 1);

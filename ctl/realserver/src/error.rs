@@ -106,6 +106,14 @@ pub enum Error {
         /// The line, from 1.
         line: usize,
     },
+    /// The record is no text.
+    #[error("{}: byte {offset} (from 0) is no UTF-8 text, so this is no record of lvsctl; nothing was taken back. Remove the file if it is not wanted", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes before it are text.
+        offset: usize,
+    },
     /// Another one is at it.
     #[error("{}: another lvsctl is setting this server up or back; try again when it has ended", .0.display())]
     Busy(PathBuf),

@@ -102,12 +102,14 @@ impl Record {
     /// What is in it; nothing where there is no record.
     pub(crate) fn read(&self) -> Result<Recorded, Error> {
         let failed = |e: io::Error| Error::os(self.path.display().to_string(), e);
-        let mut text = String::new();
+        let mut bytes = Vec::new();
         match fs::File::open(&self.path) {
-            Ok(file) => file.take(LIMIT).read_to_string(&mut text).map_err(failed)?,
+            Ok(file) => file.take(LIMIT).read_to_end(&mut bytes).map_err(failed)?,
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(Recorded::default()),
             Err(e) => return Err(failed(e)),
         };
+        let text = String::from_utf8(bytes)
+            .map_err(|e| Error::NotText { path: self.path.clone(), offset: e.utf8_error().valid_up_to() })?;
         let bad = |line: usize| Error::BadRecord { path: self.path.clone(), line };
         let mut lines = text.lines().enumerate();
         if lines.next().is_none_or(|(_, first)| first != HEADER) {
@@ -195,6 +197,9 @@ mod tests {
         let all = Recorded::new(steps(&["address lo 192.0.2.1"]), &names(&[("lo", 1)]));
         record.write(&all).unwrap();
         assert_eq!(record.read().unwrap(), all);
+        fs::write(&path, b"lvsd-realserver 1\nsysctl \xe4 0 1\n").unwrap();
+        let says = "/deep/record: byte 25 (from 0) is no UTF-8 text, so this is no record of lvsctl; nothing was taken back";
+        assert!(record.read().unwrap_err().to_string().contains(says));
         record.write(&Recorded::default()).unwrap();
         assert!(!path.exists());
         fs::remove_dir_all(&dir).unwrap();
