@@ -20,7 +20,7 @@ use lvsd::status::Status;
 use lvsd::watch::Watch;
 use tracing::{error, info};
 
-use options::{Cli, Command, Options, Replay};
+use options::{Cli, Command, Options, OptionsError, Replay};
 
 type Failure = Box<dyn Error + Send + Sync>;
 
@@ -46,9 +46,14 @@ fn main() -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(e) => {
             eprintln!("lvsd: {e}");
-            ExitCode::from(1)
+            ExitCode::from(status(&*e))
         }
     }
+}
+
+/// Exit status of a failure: 2 where the command line contradicts itself on any machine, as for what clap finds, else 1.
+fn status(e: &(dyn Error + Send + Sync + 'static)) -> u8 {
+    if e.downcast_ref::<OptionsError>().is_some_and(OptionsError::is_usage) { 2 } else { 1 }
 }
 
 /// `lvsd replay`: pcap in, pcap out; what happened to the frames on standard output.
@@ -82,8 +87,11 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
     let every_second = watch(workers, &core, datapath.as_ref());
     let control = Control::start(prepared, socket, director, state, every_second)?;
     let serving = match &datapath {
-        None => "control socket only".to_owned(),
-        Some(d) => format!("{} ({}) on {}, {workers} workers", d.summary(), d.kind().1, served.join(" ")),
+        None if options.interfaces.is_empty() => "control socket only".to_owned(),
+        None => format!("control socket only, nothing on {}", options.interfaces.join(" ")),
+        Some(d) => {
+            format!("{} ({}) on {}, {}", d.summary(), d.kind().1, served.join(" "), threads(workers))
+        }
     };
     info!("lvsd {} ready: {serving}; socket {}", env!("CARGO_PKG_VERSION"), options.socket.display());
     systemd::notify("READY=1");
@@ -105,6 +113,10 @@ fn run_daemon(options: &Options) -> Result<(), Failure> {
             Err(why.into())
         }
     }
+}
+
+fn threads(workers: usize) -> String {
+    if workers == 1 { "1 worker".to_owned() } else { format!("{workers} workers") }
 }
 
 /// What the control thread does each second: it looks at what the log should be told of.
@@ -132,4 +144,14 @@ fn core_config(options: &Options) -> Result<CoreConfig, Failure> {
         workers,
         rings: options.rings(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn one_worker_is_no_plural() {
+        assert_eq!((threads(1), threads(2)), ("1 worker".to_owned(), "2 workers".to_owned()));
+    }
 }

@@ -81,7 +81,7 @@ pub(crate) struct Options {
     /// Threads that forward packets, 1 to 64 [default: one for each processor]
     #[arg(long, value_name = "N", value_parser = workers)]
     pub(crate) workers: Option<NonZeroU16>,
-    /// Serves the control socket only: no packets, no privilege
+    /// Serves the control socket only: no packets, no privilege; of --interface it is only looked whether it is there
     #[arg(long)]
     pub(crate) control_only: bool,
 }
@@ -154,6 +154,16 @@ pub(crate) enum OptionsError {
     Capabilities(String),
     #[error("can't look at interfaces: {0}")]
     Look(String),
+}
+
+impl OptionsError {
+    /// Whether the command line is at fault, whatever the machine.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            OptionsError::Datapath(_) | OptionsError::OnlyAfxdp(..) | OptionsError::Twice(_) => true,
+            OptionsError::NoInterface(_) | OptionsError::Capabilities(_) | OptionsError::Look(_) => false,
+        }
+    }
 }
 
 impl Options {

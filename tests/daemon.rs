@@ -190,8 +190,19 @@ fn errors_of_the_start_are_one_line_and_change_nothing() {
     let name = socket.to_str().unwrap();
     let e = refused(&mut Daemon::command(&["--control-only", "--socket", name, "--interface", "nosuch0"]), 1);
     assert!(e.contains("--interface nosuch0: no such interface"), "{e}");
-    let e = refused(&mut Daemon::command(&["--socket", name, "--datapath", "nfqueue"]), 1);
-    assert!(e.contains("--datapath nfqueue: not available in this version"), "{e}");
+    // The command line's own fault: the same status as for what clap finds.
+    for (words, says) in [
+        (&["--datapath", "nfqueue"][..], "--datapath nfqueue: not available in this version"),
+        (&["--xdp-mode", "native"], "--xdp-mode is for --datapath afxdp; it is auto"),
+        (
+            &["--busy-poll", "9", "--datapath", "afpacket"],
+            "--busy-poll is for --datapath afxdp; it is afpacket",
+        ),
+        (&["--control-only", "--interface", "lo", "--interface", "lo"], "--interface lo: given twice"),
+    ] {
+        let e = refused(&mut Daemon::command(&[&["--socket", name], words].concat()), 2);
+        assert!(e.contains(says), "{e}");
+    }
     let e = refused(&mut Daemon::command(&["--socket", name, "--max-connections", "0"]), 2);
     assert!(e.contains("'0' for '--max-connections <N>': not a whole number from 1 to 67108864"), "{e}");
     let state = dir.file("state");
@@ -199,6 +210,13 @@ fn errors_of_the_start_are_one_line_and_change_nothing() {
     let args = ["--control-only", "--socket", name, "--state-file", state.to_str().unwrap()];
     let e = refused(&mut Daemon::command(&args), 1);
     assert!(e.contains("line 1: '-s' is missing"), "{e}");
+    fs::write(&state, "-A -t 1.1.1.1:80 -s rr\n-a -t 1.1.1.1:80 -r 2.2.2.2 -m\n").unwrap();
+    let e = refused(&mut Daemon::command(&args), 1);
+    let (path, says) = (state.to_str().unwrap(), "its port is missing (2.2.2.2:PORT); mend");
+    assert!(e.contains(&format!("--state-file {path}, line 2: ")) && e.contains(says), "{e}");
+    fs::write(&state, b"-A -t 1.1.1.1:80 -s rr\n\xff\n").unwrap();
+    let e = refused(&mut Daemon::command(&args), 1);
+    assert!(e.contains(&format!("--state-file {path}: byte 23 (from 0) is no UTF-8 text")), "{e}");
     let left: Vec<_> = fs::read_dir(&dir.0).unwrap().map(|f| f.unwrap().file_name()).collect();
     assert_eq!(left, ["state"]);
 }
@@ -253,6 +271,9 @@ fn errors_of_a_replay_are_one_line_and_write_nothing() {
     let e = run(&["--config", c, "--in", i, "--out", o], 1);
     let says = format!("{c}: line 2: there is no scheduler 'nosuch' in this version, but rr ");
     assert!(e.contains(&says) && e.contains("maglev"), "{e}");
+    fs::write(&config, b"interface c0 \x80").unwrap();
+    let e = run(&["--config", c, "--in", i, "--out", o], 1);
+    assert!(e.contains(&format!("{c}: byte 13 (from 0) is no UTF-8 text")), "{e}");
     fs::write(&config, "interface c0 02:00:00:00:00:d0\n").unwrap();
     fs::write(&input, "plain text, and no packets in it").unwrap();
     let e = run(&["--config", c, "--in", i, "--out", o], 1);
@@ -276,4 +297,18 @@ fn a_saved_scheduler_that_is_not_there_is_named_with_its_line() {
     let says =
         format!("--state-file {p}, line 3: '-A -t 10.0.0.1:81 -s nosuch': there is no scheduler 'nosuch'");
     assert!(e.contains(&says) && e.contains("but rr wrr lc wlc sh dh mh maglev;"), "{e}");
+}
+
+#[test]
+fn interfaces_are_looked_for_and_not_served_without_a_data_path() {
+    let dir = Dir::new();
+    let socket = dir.file("s");
+    let args = ["--control-only", "--interface", "lo", "--socket", socket.to_str().unwrap()];
+    let daemon = Daemon::start(&args, &socket);
+    daemon.signal(Signal::TERM);
+    let (status, stderr) = daemon.end();
+    assert!(
+        status.success() && stderr.contains("ready: control socket only, nothing on lo; socket"),
+        "{stderr}"
+    );
 }

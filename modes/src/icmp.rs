@@ -9,7 +9,7 @@ use crate::{Addr, Family};
 
 mod embedded;
 mod related;
-pub use embedded::{Inner, embedded, inside};
+pub use embedded::{Inner, embedded, inside, stated_len};
 pub use related::{Told, Toward, tell, too_big, translate};
 
 /// TTL and hop limit of packets that the director makes.

@@ -49,6 +49,16 @@ pub enum ControlError {
         /// The other daemon's process number, where it could be read.
         pid: Option<u32>,
     },
+    /// The state is no text.
+    #[error(
+        "--state-file {path}: byte {offset} (from 0) is no UTF-8 text, so this is no saved state; move the file away to start empty"
+    )]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes before it are text.
+        offset: usize,
+    },
     /// A line of the state can't be understood.
     #[error(
         "--state-file {path}, line {line}: {source}; mend or remove the line, or move the file away to start empty"

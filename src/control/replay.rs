@@ -220,7 +220,10 @@ pub struct Replayed {
 pub fn run(config: &Path, input: &Path, output: &Path) -> Result<Replayed, Failure> {
     let name = |p: &Path| p.display().to_string();
     let file = |p: &Path, error| Failure::File { path: name(p), error };
-    let text = std::fs::read_to_string(config).map_err(|e| file(config, e))?;
+    let text = String::from_utf8(std::fs::read(config).map_err(|e| file(config, e))?).map_err(|e| {
+        let what = format!("byte {} (from 0) is no UTF-8 text", e.utf8_error().valid_up_to());
+        file(config, std::io::Error::other(what))
+    })?;
     let in_line = |line: usize, error| Failure::Line { path: name(config), line: line + 1, error };
     let mut network = Network::default();
     let mut rest = Vec::new();

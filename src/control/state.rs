@@ -41,7 +41,7 @@ impl StateFile {
     /// Until it is dropped, no other daemon can load the same file.
     ///
     /// # Errors
-    /// [`ControlError::State`], [`ControlError::StateInUse`], and for the first bad line [`ControlError::Line`] (nothing
+    /// [`ControlError::State`], [`ControlError::StateInUse`], [`ControlError::NotText`], and for the first bad line [`ControlError::Line`] (nothing
     /// is applied) or [`ControlError::Refused`].
     pub fn load(path: &Path, backend: &dyn Backend) -> Result<Self, ControlError> {
         // The file itself, where the path is a link: the lock, and the file that takes its place, are to be beside that.
@@ -63,8 +63,12 @@ impl StateFile {
         }
         let lock = Lock::take(path)?;
         let defaults = backend.sysctls();
-        let text = match fs::read_to_string(path) {
-            Ok(text) => text,
+        let text = match fs::read(path).map(String::from_utf8) {
+            Ok(Ok(text)) => text,
+            Ok(Err(e)) => {
+                let offset = e.utf8_error().valid_up_to();
+                return Err(ControlError::NotText { path: path.to_owned(), offset });
+            }
             Err(e) if e.kind() == io::ErrorKind::NotFound => String::new(),
             Err(e) => return Err(fail("can't be read")(e)),
         };

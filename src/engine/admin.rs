@@ -100,6 +100,7 @@ impl Director {
         drop(trash);
         if let Some(Removed { mut slot, service: old, .. }) = old {
             slot.joined = self.dests.stats(slot.id);
+            self.dests.line(slot.id).forget_path_mtu();
             if old != service.number {
                 // Its connections live on, but what it did for another service is not counted.
                 slot.zero = slot.joined;

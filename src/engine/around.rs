@@ -1,13 +1,18 @@
 //! What the director tells of itself, for listings and for the log: its own part, and that of what is around the core.
 
 use std::collections::BTreeMap;
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 
 use ipvs_netlink::{Notice, Overview, QueueStatus, SchedulerInfo, ServiceKey};
 use modes::Family;
 
 use super::director::Director;
 use super::reason::Reason;
+use super::{PROTO_TCP, PROTO_UDP};
+use crate::time::TICK_SHIFT;
+
+/// Servers whose learned MTU is told, so that a listing stays one.
+const MTUS_TOLD: usize = 16;
 
 /// What is around the core: the process, and its ports. The daemon fills it in.
 pub trait Surroundings: Send + Sync {
@@ -37,8 +42,37 @@ impl Director {
     }
 
     pub(super) fn tell_notices(&self) -> Vec<Notice> {
-        let absent = self.absent_vips().into_iter();
-        absent.map(|(addr, services)| Notice { text: absent_vip(addr, services) }).collect()
+        let absent = self.absent_vips().into_iter().map(|(addr, services)| absent_vip(addr, services));
+        absent.chain(self.learned_mtus()).map(|text| Notice { text }).collect()
+    }
+
+    /// A line for each tunnel server to which packets are made smaller because a router asked for it, the most strongly limited first;
+    /// of many the first [`MTUS_TOLD`] and how many there are besides.
+    fn learned_mtus(&self) -> Vec<String> {
+        let tick = self.now().tick();
+        let mut learned = Vec::new();
+        for service in self.services.all() {
+            for slot in &service.lock().dests {
+                if let Some((mtu, end)) = self.dests.line(slot.id).learned_mtu(tick) {
+                    learned.push((mtu, service.key, slot.addr, slot.port, end.since(tick)));
+                }
+            }
+        }
+        learned.sort_by_key(|l| (l.0, l.2, l.3));
+        let more = learned.len().saturating_sub(MTUS_TOLD);
+        let mut lines: Vec<String> = learned
+            .iter()
+            .take(MTUS_TOLD)
+            .map(|(mtu, key, addr, port, ticks)| {
+                let (server, service) = (SocketAddr::new(*addr, *port), service_name(key));
+                let seconds = (u64::from(*ticks) << TICK_SHIFT).div_ceil(1_000_000_000);
+                format!("learned MTU {mtu} toward tunnel server {server} of {service}, as a router asked; forgotten in {seconds} s")
+            })
+            .collect();
+        if more > 0 {
+            lines.push(format!("learned MTU of {more} more tunnel servers"));
+        }
+        lines
     }
 
     pub(super) fn tell_schedulers(&self) -> Vec<SchedulerInfo> {
@@ -92,6 +126,21 @@ impl Director {
             }
             _ => None,
         }
+    }
+}
+
+/// A service as listings name it.
+fn service_name(key: &ServiceKey) -> String {
+    match key {
+        ServiceKey::Addr { protocol, addr, port } => {
+            let protocol = match *protocol {
+                PROTO_TCP => "TCP".to_owned(),
+                PROTO_UDP => "UDP".to_owned(),
+                n => format!("protocol {n}"),
+            };
+            format!("{protocol} {}", SocketAddr::new(*addr, *port))
+        }
+        ServiceKey::Fwmark { mark, .. } => format!("firewall mark {mark}"),
     }
 }
 

@@ -2,7 +2,8 @@
 //! the way there is remembered.
 //!
 //! The director is the outer packet's source, so such errors are addressed to itself; who quotes a packet that it did not send (other
-//! addresses, another encapsulation, an unknown connection inside) is not believed and left to the kernel.
+//! addresses, another encapsulation, an unknown connection inside) is not believed and left to the kernel. Nor is an MTU that the quoted
+//! packet would have fitted, or that comes from where no packet to the server goes.
 
 use std::sync::atomic::Ordering::Relaxed;
 
@@ -76,7 +77,7 @@ impl Worker {
         }
         let told = match icmp::too_big(frame.bytes(), p, outer) {
             Some(mtu) => {
-                let Some(told) = self.learn(director, now, line, how, &inner, mtu) else {
+                let Some(told) = self.learn(now, line, how, frame, (outer, &inner), mtu) else {
                     return Verdict::Pass;
                 };
                 told
@@ -106,20 +107,25 @@ impl Worker {
     /// Remembers the MTU of a path, and says what the inner packet's sender is to be told; `None` where nothing is believed.
     fn learn(
         &self,
-        director: &Director,
         now: Now,
         line: DestLine<'_>,
         how: Encapsulation,
-        inner: &Inner,
+        frame: &Frame<'_>,
+        (outer, inner): (&Inner, &Inner),
         mtu: u32,
     ) -> Option<Told> {
-        let better = director.sysctls.tunnel_ipv6_min_mtu.load(Relaxed) != 0;
+        let better = self.director.sysctls.tunnel_ipv6_min_mtu.load(Relaxed) != 0;
         let family = line.family();
         if family == Family::V6 && !better {
             return None;
         }
         let least = if family == Family::V4 { LEAST_V4 } else { LEAST_V6 };
         let mtu = u16::try_from(mtu.max(least)).unwrap_or(u16::MAX);
+        // A router complains of a packet that it could not send on, and such packets left by a port to the server.
+        let was_too_big = icmp::stated_len(frame.bytes(), outer).is_some_and(|len| len > usize::from(mtu));
+        if !was_too_big || !self.director.routes.leads_by(family, line.addr(), frame.port) {
+            return None;
+        }
         let way =
             self.way(now, line.route(), family, line.addr(), 0, |epoch, hop| line.set_route(epoch, hop));
         let Way::Hop(_, hop) = way else { return None };

@@ -235,6 +235,11 @@ impl Routes {
         self.read().source_for(&self.ports, family, dst)
     }
 
+    /// Whether one of the ways toward `dst` (a multipath route has several) leaves by this port.
+    pub fn leads_by(&self, family: Family, dst: Addr, port: PortId) -> bool {
+        self.read().leads_by(&self.ports, family, dst, port)
+    }
+
     /// The port by which frames of an interface come and go; for a macvlan on a port, that port.
     pub fn port_of_ifindex(&self, ifindex: u32) -> Option<PortId> {
         self.read().port_of(&self.ports, ifindex)

@@ -121,6 +121,14 @@ impl Tables {
         Ok(Way { key: LineKey { ifindex: via.ifindex, addr, mtu: entry.mtu } })
     }
 
+    /// Whether one of the ways that a destination's route offers leaves by this port.
+    pub(super) fn leads_by(&self, ports: &Ports, family: Family, dst: Addr, port: PortId) -> bool {
+        let usable = |v: &Via| self.usable(v, ports);
+        let Ok(entry) = self.fib.find(family, dst, usable) else { return false };
+        let fit = |v: &Via| usable(v) == Usable::Yes && self.port_of(ports, v.ifindex) == Some(port);
+        entry.via.iter().any(fit)
+    }
+
     /// The line for a key, if it has one. An error if there is none and no room for one.
     pub(super) fn line(&self, key: &LineKey) -> Result<Option<NextHopId>, RouteError> {
         match self.keys.get(key) {

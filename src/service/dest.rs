@@ -406,16 +406,27 @@ impl DestLine<'_> {
     /// The largest packet that routers on the way to the server let pass, as one of them said; 65,535 where none did, or long ago.
     #[inline]
     pub fn path_mtu(&self, now: Tick) -> u16 {
+        self.learned_mtu(now).map_or(u16::MAX, |(mtu, _)| mtu)
+    }
+    /// The same where one did, and the tick at which it is forgotten.
+    #[inline]
+    pub fn learned_mtu(&self, now: Tick) -> Option<(u16, Tick)> {
         let word = &self.w[W_PATH_MTU];
-        match word.load(Relaxed) {
-            0 => u16::MAX,
-            w if now.reached(Tick((w >> 32) as u32)) => {
-                // Else it would hold again when ticks have gone half their round.
-                let _ = word.compare_exchange(w, 0, Relaxed, Relaxed);
-                u16::MAX
-            }
-            w => w as u16,
+        let w = word.load(Relaxed);
+        let end = Tick((w >> 32) as u32);
+        if w == 0 {
+            return None;
         }
+        if now.reached(end) {
+            // Else it would hold again when ticks have gone half their round.
+            let _ = word.compare_exchange(w, 0, Relaxed, Relaxed);
+            return None;
+        }
+        Some((w as u16, end))
+    }
+    /// Forgets what routers said.
+    pub fn forget_path_mtu(&self) {
+        self.w[W_PATH_MTU].store(0, Relaxed);
     }
     /// Notes what a router said, for so many ticks. A larger value than the known one waits until that is forgotten.
     pub fn set_path_mtu(&self, mtu: u16, now: Tick, life: u32) {

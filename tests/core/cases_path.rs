@@ -2,10 +2,12 @@
 
 use std::net::IpAddr;
 
+use ipvs_netlink::Backend;
 use lvsd::engine::{Count, Reason};
+use lvsd::route::{Event as Change, Place, Route, RouteKind, Via};
 
 use super::frames::*;
-use super::rig::{C0, Event, GW_MAC, Rig, S0};
+use super::rig::{C0, C0_MAC, Event, GW_MAC, Rig, S0};
 
 /// How a server is reached, and what the encapsulation adds to the outer IP header.
 const HOWS: [(&str, u32); 3] = [("-i", 0), ("-i --tun-type gre", 4), ("-i --tun-type gre --tun-csum", 8)];
@@ -206,4 +208,103 @@ fn what_cannot_be_is_not_believed() {
             assert_eq!(to_client(event, false).1, least - inner as u32, "{how}");
         }
     }
+}
+
+/// Somebody among the clients who knows addresses and ports can't make the director send small packets: routers toward the server speak
+/// from that side. A server to which several ways lead may be spoken of by each of them.
+#[test]
+fn an_mtu_is_believed_from_the_servers_side_only() {
+    for (v6, outer_v6) in [(false, false), (true, false), (false, true), (true, true)] {
+        let mut rig = rig(v6, outer_v6, "-i");
+        let outer = to_server(rig.client(&segment(v6, ACK, 1360))).remove(0);
+        let error = too_big(outer_v6, 1400, &outer, 120);
+        let from_clients = ethernet(C0_MAC, GW_MAC, &error);
+        assert_eq!(rig.frame(C0, &from_clients), Event::Pass, "v6 {v6} in v6 {outer_v6}");
+        assert_eq!(to_server(rig.client(&segment(v6, ACK, 1360)))[0].len(), outer.len());
+
+        // Two ways to the server, one of them by the clients' side.
+        let (server, gateways, prefix) = if outer_v6 {
+            ("2001:db8:1::1", ["2001:db8:1::1", "2001:db8::253"], 128)
+        } else {
+            ("10.1.0.1", ["10.1.0.1", "10.0.0.253"], 32)
+        };
+        let via = |(ifindex, gateway): (u32, &str)| Via { ifindex, gateway: Some(ip(gateway)), weight: 1 };
+        let route = Route {
+            table: 254,
+            family: ip(server).into(),
+            dst: (ip(server), prefix),
+            metric: 0,
+            tos: 0,
+            kind: RouteKind::Unicast,
+            prefsrc: Some(director(outer_v6)),
+            mtu: 0,
+            via: [(3, gateways[0]), (2, gateways[1])].map(via).into(),
+        };
+        rig.apply(Change::RouteNew { route, place: Place::Last });
+        to_client(rig.frame(C0, &from_clients), v6);
+    }
+}
+
+/// An MTU that the quoted packet would have fitted is somebody's invention.
+#[test]
+fn what_was_not_too_big_teaches_nothing() {
+    for outer_v6 in [false, true] {
+        let mut rig = rig(false, outer_v6, "-i");
+        let overhead = if outer_v6 { 40 } else { 20 };
+        for (length, mtu) in [(1300, 1300), (1300, 1400), (500, 0), (100, 60)] {
+            let outer = to_server(rig.client(&segment(false, ACK, length - overhead - 40))).remove(0);
+            assert_eq!(outer.len(), length);
+            assert_eq!(rig.server(9, &too_big(outer_v6, mtu, &outer, 120)), Event::Pass, "{length} {mtu}");
+        }
+        let outer = to_server(rig.client(&segment(false, ACK, 1301 - overhead - 40))).remove(0);
+        to_client(rig.server(9, &too_big(outer_v6, 1300, &outer, 120)), false);
+    }
+}
+
+fn notices(rig: &Rig) -> Vec<String> {
+    rig.director.notices().into_iter().map(|n| n.text).filter(|t| t.starts_with("learned MTU")).collect()
+}
+
+/// What was learned is told to the operator, and goes with the server.
+#[test]
+fn a_learned_mtu_is_listed_and_goes_with_its_server() {
+    let mut rig = rig(false, false, "-i");
+    assert!(notices(&rig).is_empty());
+    let outer = to_server(rig.client(&segment(false, ACK, 1360))).remove(0);
+    to_client(rig.server(9, &too_big(false, 1400, &outer, 120)), false);
+    rig.advance(100);
+    let told = notices(&rig);
+    assert!(
+        told.len() == 1
+            && told[0].starts_with("learned MTU 1400 toward tunnel server 10.1.0.1:80 of TCP 10.0.0.1:80, ")
+            && (told[0].ends_with(" in 500 s") || told[0].ends_with(" in 501 s")),
+        "{told:?}"
+    );
+    // The connection keeps the server's line in use meanwhile.
+    rig.cli("-d -t 10.0.0.1:80 -r 10.1.0.1:80");
+    assert!(notices(&rig).is_empty());
+    rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -i");
+    assert!(notices(&rig).is_empty());
+    assert_eq!(to_server(rig.client(&segment(false, ACK, 1360)))[0].len(), outer.len());
+}
+
+/// However many servers have one, the list is short.
+#[test]
+fn of_many_learned_mtus_some_are_listed() {
+    let mut rig = Rig::golden();
+    rig.cli("-A -t 10.0.0.1:80 -s rr");
+    for k in 1..=20 {
+        rig.cli(&format!("-a -t 10.0.0.1:80 -r 10.1.0.{k}:80 -i"));
+    }
+    for step in 1..=20u16 {
+        let port = 40000 + step;
+        let ip = Ip::new(client(false), vip(false));
+        to_server(rig.client(&tcp(&ip, port, 80, SYN, &[])));
+        let outer = to_server(rig.client(&tcp(&ip, port, 80, ACK, &[7; 1360]))).remove(0);
+        to_client(rig.server(9, &too_big(false, 1400 - u32::from(step), &outer, 120)), false);
+        rig.advance(1);
+    }
+    let told = notices(&rig);
+    assert_eq!((told.len(), told[16].as_str()), (17, "learned MTU of 4 more tunnel servers"));
+    assert!(told[0].starts_with("learned MTU 1380 "), "{}", told[0]);
 }

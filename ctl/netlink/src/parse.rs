@@ -44,6 +44,14 @@ pub enum SavedError {
         /// Its value.
         value: String,
     },
+    /// A value is an address alone.
+    #[error("'{value}' is no value for '{option}': its port is missing ({value}:PORT)")]
+    NoPort {
+        /// The option.
+        option: &'static str,
+        /// The address, one of IPv6 in brackets.
+        value: String,
+    },
     /// A part that the command needs is missing.
     #[error("'{0}' is missing")]
     Missing(&'static str),
@@ -64,13 +72,24 @@ impl<'a> Words<'a> {
 
     /// `ADDR:PORT` with an IPv6 address in brackets.
     fn endpoint(&mut self, option: &'static str) -> Result<(IpAddr, u16), SavedError> {
-        let end: SocketAddr = self.parse(option)?;
-        Ok((end.ip(), end.port()))
+        let value = self.value(option)?;
+        match value.parse::<SocketAddr>() {
+            Ok(end) => Ok((end.ip(), end.port())),
+            Err(_) => Err(without_port(option, value).unwrap_or_else(|| bad(option, value))),
+        }
     }
 }
 
 fn bad(option: &'static str, value: &str) -> SavedError {
     SavedError::Value { option, value: value.to_owned() }
+}
+
+/// Where only the port is missing, that.
+fn without_port(option: &'static str, value: &str) -> Option<SavedError> {
+    let inner = value.strip_prefix('[').and_then(|v| v.strip_suffix(']')).unwrap_or(value);
+    let addr: IpAddr = inner.parse().ok()?;
+    let value = if addr.is_ipv6() { format!("[{addr}]") } else { addr.to_string() };
+    Some(SavedError::NoPort { option, value })
 }
 
 /// Reads one line.

@@ -35,8 +35,8 @@ pub struct Report {
 /// Looks at the machine (the calling thread's network namespace) and says what is wrong for `question`.
 ///
 /// # Errors
-/// [`Error::NoSuchInterface`], [`Error::WhichInterface`], [`Error::BadVip`], [`Error::NeedsDirector`], and what the system
-/// says.
+/// [`Error::NoSuchInterface`], [`Error::WhichInterface`], [`Error::BadVip`], [`Error::MappedVip`], [`Error::Loopback`],
+/// [`Error::NeedsDirector`], and what the system says.
 pub fn check(question: &Question) -> Result<Report, Error> {
     let rtnl = Rtnl::open().map_err(|e| Error::os("rtnetlink socket", e))?;
     let machine = Machine::read(&rtnl, &question.ways(), question.mode.tunnels())?;

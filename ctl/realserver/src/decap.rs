@@ -12,14 +12,14 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use aya::maps::{HashMap, Map, MapData, MapError};
-use aya::programs::links::{FdLink, PinnedLink};
+use aya::programs::links::{FdLink, LinkType, PinnedLink};
 use aya::programs::xdp::{XdpLink, XdpMode};
-use aya::programs::{Program, ProgramError, ProgramInfo, Xdp, loaded_programs};
+use aya::programs::{Program, ProgramError, ProgramInfo, Xdp, loaded_links, loaded_programs};
 use aya::{Ebpf, EbpfLoader};
 use rustix::io::Errno;
 
 use crate::error::{Error, os_error};
-use crate::machine::AtXdp;
+use crate::machine::{AtXdp, Remedy};
 use crate::rtnl::{Attached, Interface, Rtnl, XdpKind};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/decap.bpf.o"));
@@ -34,6 +34,9 @@ pub const MAX_ADDRESSES: usize = 256;
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
 /// How long a link may need to let go after its last holder.
 const PATIENCE: Duration = Duration::from_secs(2);
+
+/// BPF links that are looked at, so that the look ends.
+const LINKS: usize = 1 << 16;
 
 /// What holds a loaded decapsulator.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -136,6 +139,10 @@ impl Present {
         format!("`{}', id {}, {}", self.info.name_as_str().unwrap_or_default(), self.attached.id, self.word())
     }
 
+    fn remedy(&self) -> Remedy {
+        Remedy { word: self.word(), by_link: held_by_link(self.attached.id) }
+    }
+
     /// The addresses in our program's table.
     fn known(&self, what: &str) -> Result<Vec<IpAddr>, Error> {
         let map_failed = |e: MapError| Error::bpf(what, &e);
@@ -164,7 +171,25 @@ pub(crate) fn look(dev: &str, attached: &[Attached]) -> Result<AtXdp, Error> {
     if first.is_ours() {
         return first.known(&format!("interface {dev}: its decapsulator's addresses")).map(AtXdp::Decap);
     }
-    Ok(AtXdp::Other { program: first.describe(), word: first.word() })
+    Ok(AtXdp::Other { program: first.describe(), remedy: first.remedy() })
+}
+
+/// Whether a BPF link holds a program; None where the kernel does not tell.
+fn held_by_link(program: u32) -> Option<bool> {
+    let mut all_seen = true;
+    for link in loaded_links().take(LINKS) {
+        match link {
+            Ok(link) if link.program_id() == program && matches!(link.link_type(), Ok(LinkType::Xdp)) => {
+                return Some(true);
+            }
+            Ok(_) => {}
+            // gone meanwhile
+            Err(e) if os_error(&e) == Some(Errno::NOENT) => {}
+            // That takes CAP_SYS_ADMIN.
+            Err(_) => all_seen = false,
+        }
+    }
+    all_seen.then_some(false)
 }
 
 fn present(attached: &[Attached]) -> Result<Vec<Present>, ProgramError> {
@@ -236,7 +261,11 @@ impl At {
     fn ours(&self) -> Result<Option<Present>, Error> {
         let mut programs = self.programs()?;
         if let Some(other) = programs.iter().find(|p| !p.is_ours()) {
-            return Err(Error::OtherProgram { dev: self.dev.clone(), program: other.describe() });
+            return Err(Error::OtherProgram {
+                program: other.describe(),
+                remedy: other.remedy().sentence(&self.dev),
+                dev: self.dev.clone(),
+            });
         }
         Ok(programs.pop())
     }
@@ -293,7 +322,11 @@ impl At {
                 Ok(held) => return Ok((kind, held)),
                 Err(e @ (Errno::BUSY | Errno::EXIST)) => {
                     // came between our look and this
-                    return Err(Error::OtherProgram { dev: self.dev.clone(), program: e.to_string() });
+                    return Err(Error::OtherProgram {
+                        program: e.to_string(),
+                        remedy: Remedy { word: "xdp", by_link: None }.sentence(&self.dev),
+                        dev: self.dev.clone(),
+                    });
                 }
                 Err(e @ (Errno::PERM | Errno::ACCESS | Errno::NODEV)) => {
                     return Err(self.failed("attaching the decapsulator", e));

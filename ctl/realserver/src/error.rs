@@ -29,13 +29,15 @@ pub enum Error {
     },
     /// Somebody else's program sits there.
     #[error(
-        "interface {dev}: another XDP program is there ({program}); remove it first, or decapsulate with a tunnel device"
+        "interface {dev}: another XDP program is there ({program}); {remedy}; or decapsulate with a tunnel device"
     )]
     OtherProgram {
         /// The interface.
         dev: String,
         /// Its name, its id, and how iproute2 calls the way it runs.
         program: String,
+        /// How it goes.
+        remedy: String,
     },
     /// Our program sits there by a link whose file we do not have.
     #[error("interface {dev}: its decapsulator is held by a link that is not pinned in {}; give the --pin-dir with which it was loaded", pin_dir.display())]
@@ -45,9 +47,15 @@ pub enum Error {
         /// Where we looked.
         pin_dir: PathBuf,
     },
-    /// No virtual address.
-    #[error("{0} cannot be a virtual address: give one that clients can call")]
-    BadVip(IpAddr),
+    /// No virtual address, and why not.
+    #[error("{0} cannot be a virtual address: it is {1}; give one that clients can call")]
+    BadVip(IpAddr, &'static str),
+    /// An IPv4 address in the clothes of IPv6, which no packet carries.
+    #[error("{0} cannot be a virtual address: it is IPv4 mapped into IPv6; give {1}")]
+    MappedVip(IpAddr, IpAddr),
+    /// Nothing arrives there from outside.
+    #[error("interface {0}: the loopback interface; name the one at which the director's packets arrive")]
+    Loopback(String),
     /// The interface at which packets arrive was not named and cannot be guessed.
     #[error(
         "the interface at which the director's packets arrive is not to be found: there is no default route, and not just one \
@@ -97,6 +105,14 @@ pub enum Error {
         path: PathBuf,
         /// The line, from 1.
         line: usize,
+    },
+    /// The record is no text.
+    #[error("{}: byte {offset} (from 0) is no UTF-8 text, so this is no record of lvsctl; nothing was taken back. Remove the file if it is not wanted", path.display())]
+    NotText {
+        /// The file.
+        path: PathBuf,
+        /// How many bytes before it are text.
+        offset: usize,
     },
     /// Another one is at it.
     #[error("{}: another lvsctl is setting this server up or back; try again when it has ended", .0.display())]

@@ -38,9 +38,36 @@ pub(crate) enum AtXdp {
     Other {
         /// Its name and number.
         program: String,
-        /// The word by which iproute2 takes it away.
-        word: &'static str,
+        remedy: Remedy,
     },
+}
+
+/// How somebody else's program goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Remedy {
+    /// The word by which iproute2 takes it away, if it can.
+    pub(crate) word: &'static str,
+    /// Whether a BPF link holds it, so that nobody but the link's owner can; None: not known.
+    pub(crate) by_link: Option<bool>,
+}
+
+impl Remedy {
+    /// The command that takes it away; None where no command can.
+    pub(crate) fn command(self, dev: &str) -> Option<String> {
+        (self.by_link != Some(true)).then(|| format!("ip link set dev {dev} {} off", self.word))
+    }
+
+    /// What to do, with a command if there is one.
+    pub(crate) fn sentence(self, dev: &str) -> String {
+        const LINK: &str = "it goes when its owner ends or its pin is removed (`bpftool link' tells of both)";
+        match (self.command(dev), self.by_link) {
+            (None, _) => format!("a BPF link holds it: {LINK}"),
+            (Some(command), Some(_)) => format!("`{command}' removes it"),
+            (Some(command), None) => {
+                format!("`{command}' removes it, unless a BPF link holds it: then {LINK}")
+            }
+        }
+    }
 }
 
 /// An interface.

@@ -88,7 +88,7 @@ fn kernel_tunnels(m: &Machine, wish: &Wish, at: &Link, steps: &mut Vec<Step>) {
             let device = kind.device();
             let there = m.link(&device);
             if there.is_none() {
-                steps.push(Step::Tunnel { kind, local });
+                steps.push(Step::Tunnel { dev: device.clone(), kind, local });
             }
             let conf = there.map_or(m.default, |l| l.conf);
             if conf.effective(m.all).rp_filter == 1 {

@@ -56,7 +56,7 @@ pub(crate) enum Step {
     /// A virtual address on `lo`.
     Address { dev: String, ip: IpAddr },
     /// A tunnel device of the kernel.
-    Tunnel { kind: TunnelKind, local: IpAddr },
+    Tunnel { dev: String, kind: TunnelKind, local: IpAddr },
     /// Our decapsulator; `fresh` unless one was there, which then only gets to know the present addresses.
     Decap { dev: String, pin_dir: PathBuf, fresh: bool },
     /// The MSS that a route announces.
@@ -78,9 +78,9 @@ impl Step {
         match self {
             Step::Sysctl { key, new, .. } => sysctl::command(key, new),
             Step::Address { dev, ip } => add_address(*ip, dev),
-            Step::Tunnel { kind, local } => {
+            Step::Tunnel { dev, kind, local } => {
                 let mode = if *kind == TunnelKind::Ip6Tnl { " mode any" } else { "" };
-                format!("ip link add {} up type {}{mode} local {local}", kind.device(), kind.name())
+                format!("ip link add {dev} up type {}{mode} local {local}", kind.name())
             }
             Step::Decap { dev, .. } => format!("lvsctl realserver decap --dev {dev}"),
             Step::Advmss { route, dev, new } => change_route(route, dev, *new),
@@ -99,12 +99,10 @@ impl Step {
                     e => failed(e),
                 })
             }
-            Step::Tunnel { kind, local } => {
-                rtnl.add_tunnel(&kind.device(), *kind, *local).map_err(|e| match e {
-                    Errno::OPNOTSUPP => Error::NoTunnelDevice { kind: kind.name() },
-                    e => failed(e),
-                })
-            }
+            Step::Tunnel { dev, kind, local } => rtnl.add_tunnel(dev, *kind, *local).map_err(|e| match e {
+                Errno::OPNOTSUPP => Error::NoTunnelDevice { kind: kind.name() },
+                e => failed(e),
+            }),
             Step::Decap { dev, pin_dir, .. } => decap::load(dev, pin_dir).map(|_| ()),
             Step::Advmss { route, new, .. } => rtnl.set_advmss(route, Some(*new)).map_err(failed),
         }
@@ -136,7 +134,7 @@ impl Step {
                     Err(e) => Err(failed(e)),
                 }
             }
-            Step::Tunnel { kind, .. } => match rtnl.interface(&kind.device()) {
+            Step::Tunnel { dev, .. } => match rtnl.interface(dev) {
                 Ok(interface) => rtnl.remove_link(interface.index).map(|()| Reverted::Done).map_err(failed),
                 Err(Errno::NODEV) => gone(),
                 Err(e) => Err(failed(e)),
@@ -162,12 +160,42 @@ impl Step {
         }
     }
 
+    /// The interface that it is about; None where it is about none, or all.
+    pub(crate) fn interface(&self) -> Option<&str> {
+        match self {
+            Step::Sysctl { key, .. } => {
+                let (_, name, _) = sysctl::of_interface(key)?;
+                Some(name)
+            }
+            Step::Address { dev, .. }
+            | Step::Tunnel { dev, .. }
+            | Step::Decap { dev, .. }
+            | Step::Advmss { dev, .. } => Some(dev),
+        }
+    }
+
+    /// The same on an interface that has another name now.
+    pub(crate) fn renamed(mut self, name: &str) -> Step {
+        match &mut self {
+            Step::Sysctl { key, .. } => {
+                if let Some((before, _, after)) = sysctl::of_interface(key) {
+                    *key = format!("{before}{name}{after}");
+                }
+            }
+            Step::Address { dev, .. }
+            | Step::Tunnel { dev, .. }
+            | Step::Decap { dev, .. }
+            | Step::Advmss { dev, .. } => *dev = name.into(),
+        }
+        self
+    }
+
     /// One line of the record.
     pub(crate) fn line(&self) -> String {
         match self {
             Step::Sysctl { key, old, new } => format!("sysctl {key} {old} {new}"),
             Step::Address { dev, ip } => format!("address {dev} {ip}"),
-            Step::Tunnel { kind, local } => format!("tunnel {} {local}", kind.name()),
+            Step::Tunnel { dev, kind, local } => format!("tunnel {dev} {} {local}", kind.name()),
             Step::Decap { dev, pin_dir, fresh } => {
                 format!("decap {dev} {} {}", if *fresh { "fresh" } else { "again" }, pin_dir.display())
             }
@@ -197,7 +225,8 @@ impl Step {
                 plain.then(|| Step::Sysctl { key: (*key).into(), old: (*old).into(), new: (*new).into() })
             }
             ("address", [dev, ip]) => Some(Step::Address { dev: (*dev).into(), ip: ip.parse().ok()? }),
-            ("tunnel", [kind, local]) => Some(Step::Tunnel {
+            ("tunnel", [dev, kind, local]) => Some(Step::Tunnel {
+                dev: (*dev).into(),
                 kind: TunnelKind::ALL.into_iter().find(|k| k.name() == *kind)?,
                 local: local.parse().ok()?,
             }),
@@ -303,7 +332,11 @@ mod tests {
         let steps = [
             Step::Sysctl { key: "net/ipv4/conf/eth0.7/arp_ignore".into(), old: "0".into(), new: "1".into() },
             Step::Address { dev: "lo".into(), ip: "2001:db8::10".parse().unwrap() },
-            Step::Tunnel { kind: TunnelKind::Ip6Gre, local: "2001:db8::11".parse().unwrap() },
+            Step::Tunnel {
+                dev: "lvsd-ip6gre".into(),
+                kind: TunnelKind::Ip6Gre,
+                local: "2001:db8::11".parse().unwrap(),
+            },
             Step::Decap { dev: "eth0".into(), pin_dir: "/sys/fs/bpf/with a blank".into(), fresh: true },
             Step::Decap { dev: "eth0".into(), pin_dir: "/x".into(), fresh: false },
             Step::Advmss {
@@ -323,6 +356,31 @@ mod tests {
     }
 
     #[test]
+    fn steps_follow_an_interface_to_its_new_name() {
+        for (line, on, then) in [
+            (
+                "sysctl net/ipv4/conf/eth0.7/arp_ignore 0 1",
+                Some("eth0.7"),
+                "sysctl net/ipv4/conf/wan/arp_ignore 0 1",
+            ),
+            ("sysctl net/ipv4/conf/all/arp_ignore 0 1", None, "sysctl net/ipv4/conf/all/arp_ignore 0 1"),
+            ("sysctl net/ipv4/ip_forward 0 1", None, "sysctl net/ipv4/ip_forward 0 1"),
+            ("address lo 192.0.2.1", Some("lo"), "address wan 192.0.2.1"),
+            ("tunnel lvsd-gre gre 10.0.0.1", Some("lvsd-gre"), "tunnel wan gre 10.0.0.1"),
+            ("decap eth0 fresh /a b", Some("eth0"), "decap wan fresh /a b"),
+            (
+                "advmss eth0 7 10.0.0.0/8 none 0 none 1420",
+                Some("eth0"),
+                "advmss wan 7 10.0.0.0/8 none 0 none 1420",
+            ),
+        ] {
+            let step = Step::parse(line).unwrap();
+            assert_eq!(step.interface(), on, "{line}");
+            assert_eq!(step.renamed("wan").line(), then);
+        }
+    }
+
+    #[test]
     fn other_lines_are_none() {
         for line in [
             "",
@@ -331,7 +389,8 @@ mod tests {
             "sysctl kernel/core_pattern core |x",
             "sysctl net/../kernel/panic 0 1",
             "address lo 300.1.1.1",
-            "tunnel vxlan 10.0.0.1",
+            "tunnel ipip 10.0.0.1",
+            "tunnel v vxlan 10.0.0.1",
             "decap eth0 fresh",
             "decap eth0 fresh ",
             "decap eth0 maybe /x",
@@ -366,7 +425,8 @@ mod tests {
             add_address("2001:db8::1".parse().unwrap(), "lo"),
             "ip address add 2001:db8::1/128 dev lo preferred_lft 0 nodad"
         );
-        let step = Step::Tunnel { kind: TunnelKind::Ip6Tnl, local: "2001:db8::1".parse().unwrap() };
+        let kind = TunnelKind::Ip6Tnl;
+        let step = Step::Tunnel { dev: kind.device(), kind, local: "2001:db8::1".parse().unwrap() };
         assert_eq!(step.command(), "ip link add lvsd-ip6tnl up type ip6tnl mode any local 2001:db8::1");
     }
 }

@@ -10,6 +10,16 @@ fn path(key: &str) -> PathBuf {
     PathBuf::from("/proc/sys").join(key)
 }
 
+/// Where in the key of an interface's setting its name stands: what is before, the name, what is behind. None for the keys of others,
+/// and for those of all interfaces.
+pub(crate) fn of_interface(key: &str) -> Option<(&str, &str, &str)> {
+    let name = key.strip_prefix("net/ipv4/conf/").or_else(|| key.strip_prefix("net/ipv6/conf/"))?;
+    let (name, _) = name.split_once('/')?;
+    let (before, rest) = key.split_at_checked("net/ipvX/conf/".len())?;
+    let behind = rest.strip_prefix(name)?;
+    (!matches!(name, "all" | "default")).then_some((before, name, behind))
+}
+
 /// A setting's value without the newline; None where the setting (or its interface) does not exist. `key` with slashes.
 pub(crate) fn read(key: &str) -> Result<Option<String>, Error> {
     match fs::read_to_string(path(key)) {

@@ -80,12 +80,32 @@ impl Question {
 /// Refuses what cannot be a virtual address.
 pub(crate) fn check_vips(vips: &[IpAddr]) -> Result<(), Error> {
     for vip in vips {
-        let broadcast = *vip == IpAddr::from([255; 4]);
-        if vip.is_unspecified() || vip.is_loopback() || vip.is_multicast() || broadcast {
-            return Err(Error::BadVip(*vip));
+        if let IpAddr::V6(six) = vip
+            && let Some(four) = six.to_ipv4_mapped()
+        {
+            return Err(Error::MappedVip(*vip, four.into()));
+        }
+        if let Some(why) = nobody_calls(*vip) {
+            return Err(Error::BadVip(*vip, why));
         }
     }
     Ok(())
+}
+
+/// What kind of address it is that no client calls a service by.
+fn nobody_calls(ip: IpAddr) -> Option<&'static str> {
+    let link_local = match ip {
+        IpAddr::V4(four) => four.is_link_local(),
+        IpAddr::V6(six) => six.is_unicast_link_local(),
+    };
+    match ip {
+        _ if ip.is_unspecified() => Some("the unspecified address"),
+        _ if ip.is_loopback() => Some("a loopback address"),
+        _ if ip.is_multicast() => Some("a multicast address"),
+        _ if link_local => Some("a link-local address"),
+        _ if ip == IpAddr::from([255; 4]) => Some("the broadcast address"),
+        _ => None,
+    }
 }
 
 /// The interface at which the director's packets arrive: the one named, that on the way to the director, that of the
@@ -96,7 +116,11 @@ pub(crate) fn ingress<'m>(
     directors: &[IpAddr],
 ) -> Result<&'m Link, Error> {
     if let Some(dev) = dev {
-        return m.link(dev).ok_or_else(|| Error::NoSuchInterface(dev.into()));
+        return match m.link(dev) {
+            Some(link) if link.loopback => Err(Error::Loopback(dev.into())),
+            Some(link) => Ok(link),
+            None => Err(Error::NoSuchInterface(dev.into())),
+        };
     }
     let by_director = directors.iter().find_map(|d| m.path(*d)).map(|p| p.index);
     let by_default = || [false, true].into_iter().find_map(|v6| m.default_route(v6)?.index);

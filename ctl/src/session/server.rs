@@ -60,7 +60,8 @@ fn setup(words: &Setup, out: &mut dyn Write) -> Result<(), Failure> {
 }
 
 fn undo(record: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
-    let undone = realserver::undo(&record_file(record)?).map_err(refused)?;
+    let record = record_file(record)?;
+    let undone = realserver::undo(&record).map_err(refused)?;
     for command in &undone.done {
         writeln!(out, "undone: {command}")?;
     }
@@ -68,7 +69,7 @@ fn undo(record: Option<&Path>, out: &mut dyn Write) -> Result<(), Failure> {
         writeln!(out, "left: {why}")?;
     }
     if undone.done.is_empty() && undone.left.is_empty() {
-        writeln!(out, "nothing to undo")?;
+        writeln!(out, "nothing to undo: there is no record {}", record.display())?;
     }
     Ok(())
 }

@@ -92,6 +92,16 @@ pub fn inside(frame: &[u8], p: &Packet, outer: &Inner) -> Option<Inner> {
     Some(Inner { icmp_type: outer.icmp_type, icmp_code: outer.icmp_code, off, l4: off + inner.l4, ..inner })
 }
 
+/// The length in bytes that the header of a quoted packet states, IP header included, however much of it is quoted; 40 for a
+/// jumbogram. `None` where `inner` was not found in this frame.
+pub fn stated_len(frame: &[u8], inner: &Inner) -> Option<usize> {
+    let quote = frame.get(inner.off..)?;
+    match inner.family {
+        Family::V4 => Some(Ipv4::new(quote)?.total_len()),
+        Family::V6 => Some(Ipv6::new(quote)?.payload_len() + 40),
+    }
+}
+
 impl Inner {
     /// Reads the ports of a packet whose offsets are still those in its quote; `None` if the quote is too short for them.
     fn read_ports(&mut self, quote: &[u8]) -> Option<()> {

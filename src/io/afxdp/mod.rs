@@ -3,6 +3,7 @@
 //! A worker has all its frames in one memory, which its sockets on all interfaces use; so a frame is sent from where it was
 //! received. `docs/afxdp.md` has the whole.
 
+mod occupant;
 mod port;
 mod queue;
 mod ring;
@@ -11,6 +12,7 @@ mod station;
 mod suits;
 mod umem;
 
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, PoisonError};
 
 use ipvs_netlink::QueueStatus;
@@ -18,10 +20,11 @@ use ipvs_netlink::QueueStatus;
 use crate::engine::FrameHandler;
 use crate::io::bpf::XDP_PORTS;
 use crate::io::rings::supervisor::Holder;
-use crate::io::rings::{PortStats, Running, Threads, check};
+use crate::io::rings::{Counters, PortStats, QueueStats, Running, Threads, check};
 use crate::io::{BpfTables, SetupError, netdev};
 use crate::route::PortId;
 use port::{Common, XdpPort};
+use socket::Live;
 use station::Xsks;
 pub use suits::suits;
 use umem::Area;
@@ -153,7 +156,6 @@ impl Running for AfXdp {
         self.threads.stats()
     }
 
-    /// Each queue's traffic is what its socket carried. Drops are counted by worker: they stand with its first queue on the interface.
     fn queues(&self) -> Vec<QueueStatus> {
         let mut rows = Vec::new();
         for (port, counters) in self.threads.ports.iter().zip(&self.threads.counters) {
@@ -162,15 +164,9 @@ impl Running for AfXdp {
             if live.is_empty() {
                 rows.extend((0..).zip(counters).map(|(queue, c)| c.status("afxdp", name, queue, None)));
             }
-            let mut told = vec![false; counters.len()];
-            for live in live {
-                let first = told.get_mut(live.worker).is_some_and(|told| !std::mem::replace(told, true));
-                let counted = counters.get(live.worker).filter(|_| first);
-                rows.push(QueueStatus {
-                    drops: counted.map_or_else(Vec::new, |c| c.read().drops()),
-                    ..live.status(name, self.ring)
-                });
-            }
+            let mut own: Vec<_> = live.iter().map(|live| live.status(name, self.ring)).collect();
+            add_by_worker(&mut own, live, counters);
+            rows.append(&mut own);
         }
         rows
     }
@@ -184,6 +180,32 @@ impl Running for AfXdp {
             self.queues().into_iter().map(|r| format!("{} {}", r.interface, r.mode)).collect();
         modes.dedup();
         format!("afxdp ({})", modes.join(", "))
+    }
+}
+
+/// Adds to the rows of an interface's queues, whose traffic is what their sockets have carried, what is counted by worker only: drops, what
+/// packet sockets sent (super-packets, the core's own frames, all of generic mode), and what sockets carried that are no more.
+/// It stands with the worker's first queue on the interface, or with the interface's first where the worker has none there.
+fn add_by_worker(rows: &mut [QueueStatus], live: &[Arc<Live>], counters: &[Arc<Counters>]) {
+    let mut stats = vec![None; rows.len()];
+    for (worker, counters) in counters.iter().enumerate() {
+        // A frame that is counted meanwhile may be missing for the moment, but is never told twice.
+        let all = counters.read();
+        let mut others = [all.rx_frames, all.rx_bytes, all.tx_frames, all.tx_bytes];
+        for live in live.iter().filter(|live| live.worker == worker) {
+            for (n, carried) in others.iter_mut().zip(live.rx.iter().chain(&live.tx)) {
+                *n = n.saturating_sub(carried.load(Ordering::Relaxed));
+            }
+        }
+        let at = live.iter().position(|live| live.worker == worker).unwrap_or(0);
+        let (Some(row), Some(sum)) = (rows.get_mut(at), stats.get_mut(at)) else { continue };
+        let t = &mut row.traffic;
+        let to = [&mut t.rx_packets, &mut t.rx_bytes, &mut t.tx_packets, &mut t.tx_bytes];
+        to.into_iter().zip(others).for_each(|(to, n)| *to += n);
+        *sum.get_or_insert_with(QueueStats::default) += all;
+    }
+    for (row, stats) in rows.iter_mut().zip(stats) {
+        row.drops = stats.map_or_else(Vec::new, |s| s.drops());
     }
 }
 

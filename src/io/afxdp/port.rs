@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 use aya::programs::XdpMode;
 use aya::programs::links::FdLink;
 
+use super::occupant;
 use super::socket::{Facts, Live, PortSockets, SocketPlan};
 use super::umem::Area;
 use super::{AfXdpConfig, Attach};
@@ -149,7 +150,7 @@ impl XdpPort {
                 Ok(link) => return Ok((link, false)),
                 Err(e) => {
                     match errno(&e) {
-                        libc::EBUSY | libc::EEXIST => return Err(self.occupied()),
+                        libc::EBUSY | libc::EEXIST => return Err(self.occupied(index)),
                         libc::ENOSPC => {
                             return Err(SetupError::Bpf {
                             what: what(),
@@ -175,17 +176,13 @@ impl XdpPort {
         }
         match attempt(XdpMode::Skb) {
             Ok(link) => Ok((link, true)),
-            Err(e) if matches!(errno(&e), libc::EBUSY | libc::EEXIST) => Err(self.occupied()),
+            Err(e) if matches!(errno(&e), libc::EBUSY | libc::EEXIST) => Err(self.occupied(index)),
             Err(e) => Err(failed(&self.name, what(), &e)),
         }
     }
 
-    fn occupied(&self) -> SetupError {
-        SetupError::Busy(
-            format!("interface {}", self.name),
-            "another XDP program is attached to it; remove that one (stop its owner, or 'ip link set … xdp off'), or use \
-             --datapath afpacket",
-        )
+    fn occupied(&self, index: u32) -> SetupError {
+        SetupError::Busy(format!("interface {}", self.name), occupant::remedy(index))
     }
 
     /// Makes sockets on all queues, each with the memory of the worker that serves it.

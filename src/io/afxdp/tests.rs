@@ -77,6 +77,24 @@ fn bulk_passes_both_ways_in_native_mode() {
     assert_eq!(state(&lab.director), before);
 }
 
+/// That the rows of `lvsctl status` leave out nothing that was sent or dropped.
+fn rows_hold_all(running: &AfXdp) {
+    until("the rows to hold all that was counted", || {
+        let rows = running.queues();
+        running.stats().into_iter().all(|port| {
+            let of_port = || rows.iter().filter(|r| r.interface == port.interface);
+            let mut all = QueueStats::default();
+            port.queues.iter().for_each(|q| all += *q);
+            let sent = of_port().map(|r| (r.traffic.tx_packets, r.traffic.tx_bytes));
+            let sent = sent.fold((0, 0), |a, b| (a.0 + b.0, a.1 + b.1));
+            let told = |name: &str| -> u64 {
+                of_port().flat_map(|r| &r.drops).filter(|d| d.name == name).map(|d| d.value).sum()
+            };
+            sent == (all.tx_frames, all.tx_bytes) && all.drops().iter().all(|d| told(&d.name) == d.value)
+        })
+    });
+}
+
 #[test]
 fn bulk_passes_both_ways_in_generic_mode_with_super_packets() {
     if cannot() {
@@ -88,6 +106,9 @@ fn bulk_passes_both_ways_in_generic_mode_with_super_packets() {
         bulk_both_ways(&lab, || start_lab(&lab, AfXdpConfig { attach: Attach::Generic, ..config(1) }, false));
     assert!(lab.seen.lock().unwrap().gso.is_some(), "no super-packet came by");
     assert!(running.summary().contains("vd generic copy"), "{}", running.summary());
+    // packet sockets send all of it
+    assert!(Lab::totals(&running).tx_frames > 1000);
+    rows_hold_all(&running);
     running.stop();
     assert_eq!(state(&lab.director), before);
 }
@@ -192,6 +213,7 @@ fn a_worker_without_a_queue_of_the_way_out_sends_all_the_same() {
     let stats = running.stats();
     let by_worker: Vec<u64> = stats[1].queues.iter().map(|q| q.tx_frames).collect();
     assert!(by_worker.iter().filter(|&&n| n > 0).count() > 1, "{by_worker:?}");
+    rows_hold_all(&running);
     running.stop();
 }
 

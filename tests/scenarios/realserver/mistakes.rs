@@ -3,6 +3,7 @@
 use std::net::{SocketAddr, TcpListener, UdpSocket};
 
 use super::Rig;
+use crate::netns::Proc;
 use crate::probe;
 use crate::wait::{secs, until};
 
@@ -198,6 +199,43 @@ fn another_program() {
         rig.server.ip(&format!("link set dev s0 xdpgeneric obj {} sec xdp", object.display()));
     };
     named_and_mended(&rig, "--mode ipip", plant, "xdp-other", "another XDP program");
+}
+
+/// A program that a BPF link holds cannot be taken away by `ip`, and that is not what anybody is told to do.
+#[test]
+fn another_program_by_a_link() {
+    if !probe::ready() {
+        return;
+    }
+    let rig = Rig::ready("ipip");
+    rig.shell("lvsctl realserver decap --off --dev s0");
+    let mut command = rig.server.command(probe::lvsd());
+    command.args([
+        "--datapath",
+        "afxdp",
+        "--xdp-mode",
+        "generic",
+        "--interface",
+        "s0",
+        "--max-connections",
+        "1024",
+    ]);
+    command.arg("--socket").arg(rig.dir.join("s")).arg("--state-file").arg(rig.dir.join("state"));
+    let mut lvsd = Proc::start(&mut command, rig.dir.join("lvsd.log"));
+    until("lvsd's program is there", secs(20), || {
+        assert!(lvsd.ended().is_none(), "{}", lvsd.output());
+        rig.server.sh("ip link show dev s0").contains("prog/xdp").then_some(())
+    });
+    let goes = "a BPF link holds it: it goes when its owner ends or its pin is removed (`bpftool link' tells of both)";
+    let found = rig.check("--mode ipip --dev s0");
+    let other: Vec<_> = found.iter().filter(|f| f.id == "xdp-other").collect();
+    assert!(other.len() == 1 && other[0].mend.starts_with(goes), "{found:?}");
+    let out = rig.lvsctl("decap --dev s0");
+    let why = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && why.contains(goes) && why.lines().count() == 1, "{why}");
+    lvsd.signal(rustix::process::Signal::TERM);
+    until("lvsd ends", secs(20), || lvsd.ended());
+    rig.shell("lvsctl realserver decap --dev s0");
 }
 
 /// Several mistakes at once, and as JSON.

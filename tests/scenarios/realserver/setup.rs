@@ -41,7 +41,52 @@ fn there_and_back() {
         );
         assert_eq!(rig.state(), before, "{words}: not as before");
         assert!(!rig.dir.join("record").exists());
-        assert_eq!(text(&rig.undo().stdout), "nothing to undo\n");
+        let nothing = format!("nothing to undo: there is no record {}\n", rig.dir.join("record").display());
+        assert_eq!(text(&rig.undo().stdout), nothing);
+    }
+}
+
+/// A record that is not there leaves no trace: no directory, no lock.
+#[test]
+fn undoing_nothing_makes_nothing() {
+    if !probe::ready() {
+        return;
+    }
+    let rig = Rig::bare();
+    let record = rig.dir.join("not/there/record");
+    let out = rig.lvsctl(&format!("undo --record {}", record.display()));
+    assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), String::new()));
+    assert!(!rig.dir.join("not").exists());
+}
+
+/// An interface that has another name since is the same interface, whoever has its old name.
+#[test]
+fn a_renamed_interface_is_put_back_too() {
+    if !probe::ready() {
+        return;
+    }
+    let rename = |rig: &Rig, from: &str, to: &str| {
+        rig.server.ip(&format!("link set {from} down\nlink set {from} name {to}\nlink set {to} up"));
+    };
+    let arp = |rig: &Rig, dev: &str| {
+        let of = |name: &str| rig.server.sh(&format!("sysctl -n net.ipv4.conf.{dev}.{name}"));
+        (of("arp_ignore").trim().to_owned(), of("arp_announce").trim().to_owned())
+    };
+    let own = |a: &str, b: &str| (a.to_owned(), b.to_owned());
+    for words in ["--mode dr --dev s0", "--mode ipip --dev s0 --no-advmss"] {
+        let rig = Rig::bare();
+        let before = arp(&rig, "s0");
+        assert!(rig.setup(words).status.success());
+        assert_eq!(arp(&rig, "s0"), own("1", "2"), "{words}");
+        rename(&rig, "s0", "wan0");
+        rename(&rig, "t0", "s0");
+        let other = arp(&rig, "s0");
+        let back = rig.undo();
+        assert_eq!((back.status.code(), text(&back.stderr)), (Some(0), String::new()), "{words}");
+        assert!(text(&back.stdout).lines().all(|l| l.starts_with("undone: ")), "{back:?}");
+        assert_eq!((arp(&rig, "wan0"), arp(&rig, "s0")), (before, other), "{words}");
+        assert!(!rig.server.sh("ip link show dev wan0").contains("xdp"), "{words}");
+        assert!(!rig.dir.join("record").exists());
     }
 }
 

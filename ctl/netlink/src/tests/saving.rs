@@ -71,6 +71,18 @@ fn errors_name_word_and_option() {
     assert_eq!(error("-A -s rr"), "'service' is missing");
     assert_eq!(error("-A -t 10.0.0.1:80"), "'-s' is missing");
     assert_eq!(error("-A -t www:80 -s rr"), "'www:80' is no value for '-t'");
+    for (line, says) in [
+        (
+            "-a -t 1.1.1.1:80 -r 2.2.2.2 -m",
+            "'2.2.2.2' is no value for '-r': its port is missing (2.2.2.2:PORT)",
+        ),
+        ("-A -u 1.1.1.1 -s rr", "'1.1.1.1' is no value for '-u': its port is missing (1.1.1.1:PORT)"),
+        ("-A -t ::1 -s rr", "'[::1]' is no value for '-t': its port is missing ([::1]:PORT)"),
+        ("-A -t [::1] -s rr", "'[::1]' is no value for '-t': its port is missing ([::1]:PORT)"),
+        ("-A -t [::1]:x -s rr", "'[::1]:x' is no value for '-t'"),
+    ] {
+        assert_eq!(error(line), says);
+    }
     assert_eq!(error("-A -f 0 -s rr"), "'0' is no value for '-f'");
     assert_eq!(error("-A -t 10.0.0.1:80 -f 1 -s rr"), "the option '-f' does not belong here");
     assert_eq!(error("-A -t 10.0.0.1:80 -s rr -p"), "the option '-p' needs a value");

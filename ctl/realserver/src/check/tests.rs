@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use super::*;
-use crate::machine::{Address, AtXdp, Conf, Link, Path, Route};
+use crate::machine::{Address, AtXdp, Conf, Link, Path, Remedy, Route};
 use crate::plan::plan;
 use crate::step::{Step, TunnelKind};
 use crate::wish::Wish;
@@ -214,6 +214,74 @@ fn wish(mode: Mode, kernel_tunnel: bool) -> Wish {
         kernel_tunnel,
         advmss: true,
         pin_dir: PathBuf::from("/pins"),
+    }
+}
+
+#[test]
+fn what_no_client_calls_is_no_virtual_address() {
+    let m = server();
+    for (vip, says) in [
+        ("0.0.0.0", "it is the unspecified address; give one that clients can call"),
+        ("::", "it is the unspecified address; give one that clients can call"),
+        ("127.0.0.9", "it is a loopback address; give one that clients can call"),
+        ("::1", "it is a loopback address; give one that clients can call"),
+        ("224.0.0.18", "it is a multicast address; give one that clients can call"),
+        ("ff02::12", "it is a multicast address; give one that clients can call"),
+        ("169.254.7.7", "it is a link-local address; give one that clients can call"),
+        ("fe80::1", "it is a link-local address; give one that clients can call"),
+        ("febf::1", "it is a link-local address; give one that clients can call"),
+        ("255.255.255.255", "it is the broadcast address; give one that clients can call"),
+        ("::ffff:192.0.2.10", "it is IPv4 mapped into IPv6; give 192.0.2.10"),
+        ("::ffff:127.0.0.1", "it is IPv4 mapped into IPv6; give 127.0.0.1"),
+    ] {
+        let vips = vec![ip("192.0.2.10"), ip(vip)];
+        let planned = plan(&m, &Wish { vips, ..wish(Mode::Dr, false) }).unwrap_err();
+        let checked = examine(&m, &question(Mode::Nat, &[vip])).unwrap_err();
+        for e in [planned, checked] {
+            assert_eq!(e.to_string(), format!("{vip} cannot be a virtual address: {says}"));
+        }
+    }
+}
+
+#[test]
+fn nothing_arrives_at_the_loopback_interface() {
+    let m = server();
+    for mode in [Mode::Dr, Mode::Ipip] {
+        let dev = Some("lo".to_owned());
+        let planned = plan(&m, &Wish { dev: dev.clone(), ..wish(mode, false) }).unwrap_err();
+        let checked = examine(&m, &Question { dev, ..question(mode, &BOTH) }).unwrap_err();
+        for e in [planned, checked] {
+            assert_eq!(
+                e.to_string(),
+                "interface lo: the loopback interface; name the one at which the director's packets arrive"
+            );
+        }
+    }
+}
+
+/// What a BPF link holds no command takes away, and it is not said to.
+#[test]
+fn how_another_program_goes() {
+    let mut m = server();
+    for (by_link, mend) in [
+        (Some(false), "ip link set dev eth0 xdpdrv off && lvsctl realserver decap --dev eth0"),
+        (
+            Some(true),
+            "a BPF link holds it: it goes when its owner ends or its pin is removed (`bpftool link' tells of both); then `lvsctl \
+             realserver decap --dev eth0'",
+        ),
+        (
+            None,
+            "`ip link set dev eth0 xdpdrv off' removes it, unless a BPF link holds it: then it goes when its owner ends or its pin is \
+             removed (`bpftool link' tells of both); then `lvsctl realserver decap --dev eth0'",
+        ),
+    ] {
+        let remedy = Remedy { word: "xdpdrv", by_link };
+        m.links[1].xdp = AtXdp::Other { program: "`x', id 1, xdpdrv".into(), remedy };
+        let found = examine(&m, &question(Mode::Ipip, &BOTH)).unwrap().findings;
+        let found: Vec<&str> =
+            found.iter().filter(|f| f.id == "xdp-other").map(|f| f.mend.as_str()).collect();
+        assert_eq!(found, [mend]);
     }
 }
 

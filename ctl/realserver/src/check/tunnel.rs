@@ -82,14 +82,17 @@ fn device<'m>(m: &'m Machine, kind: &str) -> Option<&'m Link> {
 /// Nothing takes tunnels' headers off where they arrive.
 fn nothing(m: &Machine, at: &Link) -> Finding {
     let load = format!("lvsctl realserver decap --dev {}", at.name);
-    if let AtXdp::Other { program, word } = &at.xdp {
+    if let AtXdp::Other { program, remedy } = &at.xdp {
         return Finding {
             id: "xdp-other",
             what: format!(
                 "another XDP program ({program}) is on {}, where the decapsulator should be",
                 at.name
             ),
-            mend: format!("ip link set dev {} {word} off && {load}", at.name),
+            mend: match (remedy.command(&at.name), remedy.by_link) {
+                (Some(command), Some(_)) => format!("{command} && {load}"),
+                _ => format!("{}; then `{load}'", remedy.sentence(&at.name)),
+            },
         };
     }
     if let Some(other) = m.links.iter().find(|l| l.xdp.decap().is_some()) {
