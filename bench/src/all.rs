@@ -30,6 +30,7 @@ struct Measurement {
 }
 
 const AFXDP: Option<Datapath> = Some(Datapath::Afxdp);
+const TC: Option<Datapath> = Some(Datapath::Tc);
 
 #[rustfmt::skip]
 const MEASUREMENTS: &[Measurement] = &[
@@ -42,12 +43,15 @@ const MEASUREMENTS: &[Measurement] = &[
     },
     Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afpacket, needs: None },
     Measurement { rows: &[("rings.afxdp.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afxdp, needs: AFXDP },
+    Measurement { rows: &[("tier.tc.nat.30k/nft", "ratio", Bar::AtLeast(1.3))], run: net::rings::tc, needs: TC },
     Measurement { rows: &[("newconn/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afpacket, needs: None },
     Measurement { rows: &[("newconn.afxdp/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afxdp, needs: AFXDP },
     Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk::afpacket, needs: None },
     Measurement { rows: &[("bulk.afxdp/nft", "ratio", Bar::AtLeast(0.1))], run: net::bulk::afxdp, needs: AFXDP },
+    Measurement { rows: &[("bulk.tier/nft", "ratio", Bar::AtLeast(0.9))], run: net::bulk::tc, needs: TC },
     Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt::afpacket, needs: None },
     Measurement { rows: &[("rtt.afxdp.added", "us", Bar::AtMost(30.0))], run: net::rtt::afxdp, needs: AFXDP },
+    Measurement { rows: &[("rtt.tier.added", "us", Bar::AtMost(5.0))], run: net::rtt::tc, needs: TC },
 ];
 
 impl Measurement {

@@ -87,6 +87,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
         Datapath::Afpacket => {
             Box::new(afpacket::start(AfPacketConfig::new(interfaces, o.workers), &tables, make)?)
         }
+        Datapath::Tc => return Err("--datapath tc: a bare forwarder is for rings".into()),
         Datapath::Afxdp => Box::new(afxdp::start(AfXdpConfig::new(interfaces, o.workers), &tables, make)?),
     };
     let begin = Instant::now();

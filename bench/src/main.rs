@@ -58,11 +58,12 @@ fn main() -> ExitCode {
 /// Why a measurement could not be made.
 type Failure = Box<dyn std::error::Error>;
 
-/// A kind of rings that the daemon can serve by.
+/// A data path that the daemon can serve by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, clap::ValueEnum)]
 enum Datapath {
     Afpacket,
     Afxdp,
+    Tc,
 }
 
 impl std::fmt::Display for Datapath {
@@ -70,6 +71,7 @@ impl std::fmt::Display for Datapath {
         f.write_str(match self {
             Datapath::Afpacket => "afpacket",
             Datapath::Afxdp => "afxdp",
+            Datapath::Tc => "tc",
         })
     }
 }

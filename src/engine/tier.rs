@@ -9,11 +9,12 @@
 //! the short time until the turn its packets are dropped rather than sent up (counted as `tier_held`).
 
 use ipvs_netlink::FwdMethod;
+use modes::Family;
 use modes::packet::{Packet, tcp_flags};
 
 use super::tcp::State;
 use super::worker::Worker;
-use super::{Frame, PROTO_TCP};
+use super::{Frame, PROTO_TCP, PROTO_UDP};
 use crate::conn::{Conn, ConnRef};
 
 /// Flags of one direction; as in `modes/bpf/tier.h`.
@@ -72,27 +73,34 @@ impl Marks {
 }
 
 /// Whether the tier may forward a packet like this one; what stands in its way for good, since the rest it sees for itself.
-fn is_plain(p: &Packet, frame: &Frame<'_>, nat: bool) -> bool {
+fn is_plain(p: &Packet) -> bool {
     let header = match p.family {
-        modes::Family::V4 => 20,
-        modes::Family::V6 => 40,
+        Family::V4 => 20,
+        Family::V6 => 40,
     };
     if p.l3 != 14 || p.l4 != p.l3 + header {
         return false;
     }
-    if p.proto == PROTO_TCP {
-        let odd = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST;
-        return p.tcp_flags & tcp_flags::ACK != 0 && p.tcp_flags & odd == 0;
-    }
-    // UDP without a checksum gets one by NAT
-    !nat || frame.bytes().get(p.l4 + 6..p.l4 + 8).is_some_and(|sum| sum != [0, 0])
+    let odd = tcp_flags::SYN | tcp_flags::FIN | tcp_flags::RST;
+    p.proto != PROTO_TCP || (p.tcp_flags & tcp_flags::ACK != 0 && p.tcp_flags & odd == 0)
+}
+
+/// Whether a packet as it came is a datagram without a checksum: by NAT it gets one, which only the core does.
+fn is_bare(p: &Packet, frame: &Frame<'_>) -> bool {
+    p.proto == PROTO_UDP && frame.bytes().get(p.l4 + 6..p.l4 + 8).is_some_and(|sum| sum == [0, 0])
 }
 
 impl Worker {
+    /// Whether the tier is to be offered the direction of a connection that a packet, as it came, belongs to.
+    pub(super) fn wants_mark(&self, conn: &Conn<'_>, out: bool, p: &Packet, frame: &Frame<'_>) -> bool {
+        let nat = || conn.method() == FwdMethod::Masq as u8;
+        self.marks.wants(conn.flags(), out) && !(is_bare(p, frame) && nat())
+    }
+
     /// A packet of a connection has been judged to be forwarded at once: from a later one on the tier may do that.
     #[cold]
     #[inline(never)]
-    pub(super) fn mark(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, frame: &Frame<'_>) {
+    pub(super) fn mark(&mut self, conn: &Conn<'_>, out: bool, p: &Packet) {
         let word = conn.word();
         let method = conn.method();
         let nat = method == FwdMethod::Masq as u8;
@@ -102,7 +110,7 @@ impl Worker {
             State::Udp => true,
             _ => false,
         };
-        if !known || !plain_state || self.marks.fresh.len() >= MARKS_MAX || !is_plain(p, frame, nat) {
+        if !known || !plain_state || self.marks.fresh.len() >= MARKS_MAX || !is_plain(p) {
             return;
         }
         let f = flags(out);

@@ -167,19 +167,18 @@ impl Worker {
         let nat = conn.method() == FwdMethod::Masq as u8;
         self.progress(now, p, &conn, if nat { View::Input } else { View::InputOnly });
         let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
+        let offer = self.wants_mark(&conn, false, p, frame);
         let verdict = self.forward_to_server(director, now, frame, p, target);
-        self.offer(&conn, false, p, frame, verdict);
+        if offer {
+            self.offer(&conn, false, p, verdict);
+        }
         verdict
     }
 
-    /// Has the tier take over from this packet on, where it may.
-    fn offer(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, frame: &Frame<'_>, verdict: Verdict) {
-        // what still waits behind others would be overtaken
-        if matches!(verdict, Verdict::Forward(_))
-            && !self.through_outbox
-            && self.marks.wants(conn.flags(), out)
-        {
-            self.mark(conn, out, p, frame);
+    /// Offers a connection's direction to the tier, if its packet is forwarded at once: what waits behind others would be overtaken.
+    fn offer(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, verdict: Verdict) {
+        if matches!(verdict, Verdict::Forward(_)) && !self.through_outbox {
+            self.mark(conn, out, p);
         }
     }
 
@@ -209,8 +208,11 @@ impl Worker {
             self.count_out(conn.dest(), frame, p);
         }
         self.progress(now, p, conn, View::Output);
+        let offer = self.wants_mark(conn, true, p, frame);
         let verdict = self.return_to_client(now, frame, p, conn);
-        self.offer(conn, true, p, frame, verdict);
+        if offer {
+            self.offer(conn, true, p, verdict);
+        }
         verdict
     }
 
@@ -229,8 +231,11 @@ impl Worker {
                 self.count_in(conn.dest(), frame, p);
                 conn.count_packet();
                 let target = Target { dest: conn.dest(), method: method(conn.method()), real: conn.real() };
+                let offer = self.wants_mark(&conn, false, p, frame);
                 let verdict = self.forward_to_server(director, now, frame, p, target);
-                self.offer(&conn, false, p, frame, verdict);
+                if offer {
+                    self.offer(&conn, false, p, verdict);
+                }
                 verdict
             }
             Scheduled::Once(target) => {

@@ -14,3 +14,4 @@ mod replay;
 mod rig;
 mod sequences;
 mod states;
+mod tier;

@@ -16,10 +16,15 @@ use ipvs_netlink::{
     SVC_F_SCHED2, Service, ServiceKey, Tunnel,
 };
 use lvsd::conn::{Config, ConnTable};
-use lvsd::engine::{Count, Director, Frame, FrameHandler, Gso, Out, Reason, RxChecksum, Verdict, Worker};
+use lvsd::engine::{
+    Count, Director, Frame, FrameHandler, Gso, MAX_DESTS, Out, Reason, RxChecksum, TierMemory, Verdict,
+    Worker,
+};
+use lvsd::mem::Region;
 use lvsd::route::{
     self as rt, IfAddr, Link, LinkKind, NeighState, Place, PortId, Route, RouteKind, Routes, Via,
 };
+use lvsd::service::Dests;
 use lvsd::time::Now;
 
 use super::frames::ethernet;
@@ -121,6 +126,22 @@ impl Rig {
     }
 
     pub fn with_limit(max: u32) -> Rig {
+        Rig::make(max, None)
+    }
+
+    /// With a tier above it that is played by the test.
+    #[allow(dead_code)] // not the fuzz targets' way
+    pub fn with_tier() -> Rig {
+        let region = |bytes| Region::anonymous(bytes, false).unwrap();
+        let memory = TierMemory {
+            dests: region(Dests::bytes(MAX_DESTS)),
+            counts: region(Dests::kernel_bytes(MAX_DESTS, 2)),
+            conf: region(64),
+        };
+        Rig::make(4096, Some(memory))
+    }
+
+    fn make(max: u32, tier: Option<TierMemory>) -> Rig {
         let routes = Arc::new(Routes::with_lines(&[(C0, "c0"), (S0, "s0")], 256).unwrap());
         let now = Now::from_secs(1_000_000);
         let mut events = vec![link(2, "c0", C0_MAC, 1500), link(3, "s0", S0_MAC, 1500)];
@@ -147,7 +168,10 @@ impl Rig {
         }
         let config = Config { max_v4: max, max_v6: max, hash_key: [1, 2], shards: 4 };
         let table = ConnTable::new(config).unwrap();
-        let director = Arc::new(Director::new(table, routes, 1, 7).unwrap());
+        let director = Arc::new(match tier {
+            Some(memory) => Director::with_tier(table, routes, 1, 7, memory).unwrap(),
+            None => Director::new(table, routes, 1, 7).unwrap(),
+        });
         let worker = Worker::new(director.clone(), 0);
         let mut rig = Rig { director, worker, now };
         rig.worker.tick(now);

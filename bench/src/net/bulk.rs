@@ -20,6 +20,10 @@ pub(crate) fn afxdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
     bulk(plan, "bulk.afxdp/nft", Bar::AtLeast(0.1), Datapath::Afxdp)
 }
 
+pub(crate) fn tc(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    bulk(plan, "bulk.tier/nft", Bar::AtLeast(0.9), Datapath::Tc)
+}
+
 fn bulk(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let lab = Lab::new()?;
     let mut server = Running::start(

@@ -24,6 +24,11 @@ pub(crate) fn afxdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
     rings(plan, "rings.afxdp.nat.30k/bare", Datapath::Afxdp)
 }
 
+/// The daemon with the tier at tc ingress : nftables, each in the better of its places.
+pub(crate) fn tc(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    tier(plan, "tier.tc.nat.30k/nft", Bar::AtLeast(1.3), Datapath::Tc)
+}
+
 /// Runs of one forwarder in one place.
 struct Series<'l> {
     name: String,
@@ -33,32 +38,49 @@ struct Series<'l> {
     runs: Vec<Value>,
 }
 
-fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Failure> {
-    let lab = Lab::for_frames()?;
-    let threaded = Lab::for_frames()?;
-    let alone = processors()?.1;
-    if let Some(cpu) = alone {
-        threaded.receive_on(cpu)?;
-    }
-    let mut series: Vec<Series<'_>> = Vec::new();
-    let mut add = |lab, forwarder: Forwarder, suffix: &str| {
-        let name = format!("{}{suffix}", forwarder.name());
-        series.push(Series { name, lab, forwarder, pps: Vec::new(), runs: Vec::new() });
-    };
-    add(&lab, Forwarder::Lvsd(datapath), "");
-    add(&lab, Forwarder::Bare(datapath), "");
-    for forwarder in [Forwarder::Nft, Forwarder::Routed] {
-        add(&lab, forwarder, "_with_generator");
-        if alone.is_some() {
-            add(&threaded, forwarder, "_on_own_processor");
+/// The labs of a comparison: where all that the kernel does is done in the generator's soft interrupt, and where it is done on the
+/// other processor (named) by threaded NAPI.
+struct Places {
+    lab: Lab,
+    threaded: Lab,
+    alone: Option<usize>,
+}
+
+impl Places {
+    fn new() -> Result<Places, Failure> {
+        let places = Places { lab: Lab::for_frames()?, threaded: Lab::for_frames()?, alone: processors()?.1 };
+        if let Some(cpu) = places.alone {
+            places.threaded.receive_on(cpu)?;
         }
+        Ok(places)
     }
-    let rounds = plan.pick(4, 10);
-    for round in 0..rounds {
-        for s in &mut series {
-            // those that are only shown beside need fewer
-            let beside = matches!(s.forwarder, Forwarder::Nft | Forwarder::Routed);
-            if beside && round % 2 != 0 {
+}
+
+impl<'l> Series<'l> {
+    fn new(lab: &'l Lab, forwarder: Forwarder, suffix: &str) -> Series<'l> {
+        let name = format!("{}{suffix}", forwarder.name());
+        Series { name, lab, forwarder, pps: Vec::new(), runs: Vec::new() }
+    }
+
+    /// Of a forwarder in the kernel, in both places.
+    fn in_kernel(places: &'l Places, forwarder: Forwarder) -> Vec<Series<'l>> {
+        let mut both = vec![Series::new(&places.lab, forwarder, "_with_generator")];
+        if places.alone.is_some() {
+            both.push(Series::new(&places.threaded, forwarder, "_on_own_processor"));
+        }
+        both
+    }
+}
+
+/// Has all series take turns; those that `beside` names need fewer rounds.
+fn take_turns(
+    plan: &Plan,
+    series: &mut [Series<'_>],
+    beside: impl Fn(Forwarder) -> bool,
+) -> Result<(), Failure> {
+    for round in 0..plan.pick(4, 10) {
+        for s in series.iter_mut() {
+            if beside(s.forwarder) && round % 2 != 0 {
                 continue;
             }
             let run = one(s.lab, s.forwarder, plan.pick(3, 5)).map_err(|e| format!("{}: {e}", s.name))?;
@@ -66,6 +88,51 @@ fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, 
             s.runs.push(run);
         }
     }
+    Ok(())
+}
+
+fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
+    let places = Places::new()?;
+    let lvsd = Forwarder::Lvsd(datapath);
+    let mut series: Vec<Series<'_>> = [lvsd, Forwarder::Nft, Forwarder::Routed]
+        .into_iter()
+        .flat_map(|forwarder| Series::in_kernel(&places, forwarder))
+        .collect();
+    take_turns(plan, &mut series, |f| f == Forwarder::Routed)?;
+    let best = |forwarder| {
+        let of_it = series.iter().filter(|s| s.forwarder == forwarder);
+        of_it.map(|s| median(&s.pps)).fold(0.0, f64::max)
+    };
+    let ratio = best(lvsd) / best(Forwarder::Nft);
+    let medians: Map<String, Value> =
+        series.iter().map(|s| (s.name.clone(), median(&s.pps).round().into())).collect();
+    let runs: Map<String, Value> = series.into_iter().map(|s| (s.name, s.runs.into())).collect();
+    let raw = json!({
+        "formula": "median pps of lvsd's runs / median pps of nftables' runs, each in the better of its two places",
+        "datapath": datapath.to_string(),
+        "pps": medians,
+        "flows": FLOWS,
+        "frame_bytes": 60,
+        "counted_at": "the sink's interface (veth), at saturation",
+        "workers": 1,
+        "places": "all forward either in the generator's soft interrupt, or on the other processor by threaded NAPI",
+        "offloads": places.lab.offloads()?,
+        "runs": runs,
+    });
+    Ok(vec![Row::new(id, ratio, "ratio", bar, raw)])
+}
+
+fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Failure> {
+    let places = Places::new()?;
+    let lab = &places.lab;
+    let mut series = vec![
+        Series::new(lab, Forwarder::Lvsd(datapath), ""),
+        Series::new(lab, Forwarder::Bare(datapath), ""),
+    ];
+    for forwarder in [Forwarder::Nft, Forwarder::Routed] {
+        series.extend(Series::in_kernel(&places, forwarder));
+    }
+    take_turns(plan, &mut series, |f| matches!(f, Forwarder::Nft | Forwarder::Routed))?;
     let (lvsd, bare) = (median(&series[0].pps), median(&series[1].pps));
     let medians: Map<String, Value> =
         series.iter().map(|s| (s.name.clone(), median(&s.pps).round().into())).collect();

@@ -21,14 +21,18 @@ const LOST: Duration = Duration::from_secs(1);
 const LOSSES: usize = 10;
 
 pub(crate) fn afpacket(plan: &Plan) -> Result<Vec<Row>, Failure> {
-    rtt(plan, "rtt.rings.added", Datapath::Afpacket)
+    rtt(plan, "rtt.rings.added", Bar::AtMost(30.0), Datapath::Afpacket)
 }
 
 pub(crate) fn afxdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
-    rtt(plan, "rtt.afxdp.added", Datapath::Afxdp)
+    rtt(plan, "rtt.afxdp.added", Bar::AtMost(30.0), Datapath::Afxdp)
 }
 
-fn rtt(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Failure> {
+pub(crate) fn tc(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    rtt(plan, "rtt.tier.added", Bar::AtMost(5.0), Datapath::Tc)
+}
+
+fn rtt(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let lab = Lab::new()?;
     let trips = plan.pick(3000, 10_000);
     let (mut lvsd, mut plain, mut nft) = (Vec::new(), Vec::new(), Vec::new());
@@ -65,7 +69,7 @@ fn rtt(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Fa
         "trips_a_round": trips,
         "what": "UDP, 16 bytes, one at a time, both directions through the director",
     });
-    Ok(vec![Row::new(id, added, "us", Bar::AtMost(30.0), raw)])
+    Ok(vec![Row::new(id, added, "us", bar, raw)])
 }
 
 /// Runs `f` while the server answers what it gets.

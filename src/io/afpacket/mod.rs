@@ -81,7 +81,10 @@ pub fn start(
         ports.push((port, sockets));
     }
     let make = |number, seats| (Rings::new(seats, Arc::clone(tables)), make_worker(number));
-    Ok(AfPacket { threads: Threads::start(ports, config.workers, config.pin, make)?, tables: Arc::clone(tables) })
+    Ok(AfPacket {
+        threads: Threads::start(ports, config.workers, config.pin, make)?,
+        tables: Arc::clone(tables),
+    })
 }
 
 impl AfPacket {

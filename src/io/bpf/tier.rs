@@ -165,6 +165,9 @@ impl Tier {
             let words = self.lines().iter().filter_map(|l| l.get(at));
             words.fold(0, |sum: u64, w| sum.wrapping_add(w.load(Ordering::Relaxed)))
         };
-        (at::TRAFFIC..).zip(COUNTERS).map(|(at, name)| Counter { name: name.to_owned(), value: sum(at) }).collect()
+        (at::TRAFFIC..)
+            .zip(COUNTERS)
+            .map(|(at, name)| Counter { name: name.to_owned(), value: sum(at) })
+            .collect()
     }
 }

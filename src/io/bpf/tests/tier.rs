@@ -6,6 +6,7 @@ use std::sync::Arc;
 use ipvs_netlink::{Backend, Dest, FwdMethod, Netmask, Service, Tunnel};
 use modes::checksum::{Sum, pseudo};
 use proptest::prelude::*;
+use proptest::strategy::ValueTree;
 use proptest::test_runner::{Config as Cases, TestRunner};
 
 use super::*;
@@ -119,14 +120,8 @@ impl Both {
     fn core(&mut self, port: PortId, bytes: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buf = bytes.to_vec();
         let end = buf.len();
-        let mut frames = [Frame {
-            buf: &mut buf,
-            start: 0,
-            end,
-            port,
-            checksum: RxChecksum::Complete,
-            gso: None,
-        }];
+        let mut frames =
+            [Frame { buf: &mut buf, start: 0, end, port, checksum: RxChecksum::Complete, gso: None }];
         let mut verdicts = Vec::new();
         self.worker.batch(now(), &mut frames, &mut verdicts);
         self.worker.drain_outbox(&mut |_| ());
@@ -167,11 +162,13 @@ fn furnish(director: &Director) {
         }));
         for net in &NETS {
             let at: IpAddr = net.ours[place].parse().unwrap();
-            let a = IfAddr { ifindex, addr: at, prefix: net.length, scope: 0, secondary: false, unusable: false };
+            let a =
+                IfAddr { ifindex, addr: at, prefix: net.length, scope: 0, secondary: false, unusable: false };
             events.push(Event::AddrNew(a));
         }
     }
-    let neigh = |ifindex, addr, mac| Event::NeighNew { ifindex, addr, mac: Some(mac), state: NeighState::Permanent };
+    let neigh =
+        |ifindex, addr, mac| Event::NeighNew { ifindex, addr, mac: Some(mac), state: NeighState::Permanent };
     for net in &NETS {
         events.push(route(net.client.parse().unwrap(), net.length, 2));
         for n in 0..CLIENT_COUNT {
@@ -208,7 +205,8 @@ fn furnish(director: &Director) {
                 [(net.servers[0], FwdMethod::Masq, 8080), (net.servers[1], FwdMethod::Droute, 80)]
             {
                 let addr: IpAddr = server.parse().unwrap();
-                let dest = Dest { addr, port, method, weight: 1, upper: 0, lower: 0, tunnel: Tunnel::default() };
+                let dest =
+                    Dest { addr, port, method, weight: 1, upper: 0, lower: 0, tunnel: Tunnel::default() };
                 director.add_dest(&key, &dest).unwrap();
             }
         }
@@ -257,7 +255,13 @@ fn plans() -> impl Strategy<Value = Plan> {
     let sums = prop_oneof![12 => Just(None), 1 => Just(Some(0u16)), 1 => Just(Some(0xffff)), 2 => any::<u16>().prop_map(Some)];
     let damage = prop_oneof![20 => Just(None), 1 => (0usize..90, any::<u8>()).prop_map(Some)];
     (which, shape, sums, damage, rarely(40)).prop_map(
-        |((v6, tcp, client, sport, reply), (flags, payload, ttl, tos, fragment, extra, padding), checksum, damage, not_us)| Plan {
+        |(
+            (v6, tcp, client, sport, reply),
+            (flags, payload, ttl, tos, fragment, extra, padding),
+            checksum,
+            damage,
+            not_us,
+        )| Plan {
             v6,
             tcp,
             client,
@@ -376,7 +380,9 @@ fn forwards_the_same_bytes_as_the_core_or_nothing() {
         }
         let (value, sent) = both.tier(&f);
         let (verdict, bytes) = both.core(port, &f);
-        let said = format!("packet {n}: {plan:?}\nin   {f:02x?}\ntier {value} {sent:02x?}\ncore {verdict:?} {bytes:02x?}");
+        let said = format!(
+            "packet {n}: {plan:?}\nin   {f:02x?}\ntier {value} {sent:02x?}\ncore {verdict:?} {bytes:02x?}"
+        );
         match value {
             REDIRECT => {
                 assert!(matches!(verdict, Verdict::Forward(_)), "the core does not forward it: {said}");
@@ -402,8 +408,14 @@ fn forwards_the_same_bytes_as_the_core_or_nothing() {
         }
         plain += u32::from(matches!(verdict, Verdict::Forward(_)));
     }
-    eprintln!("{forwarded} forwarded ({nat_in} NAT in, {nat_out} NAT out, {dr} DR), {up} up, {passed} passed, {plain} by the core");
-    assert!(forwarded > packets() / 10, "{forwarded} of {} forwarded by the tier, {plain} by the core", packets());
+    eprintln!(
+        "{forwarded} forwarded ({nat_in} NAT in, {nat_out} NAT out, {dr} DR), {up} up, {passed} passed, {plain} by the core"
+    );
+    assert!(
+        forwarded > packets() / 10,
+        "{forwarded} of {} forwarded by the tier, {plain} by the core",
+        packets()
+    );
     assert!(nat_in > 100 && nat_out > 100 && dr > 100, "{nat_in} {nat_out} {dr}");
     // what the tier counted is in the servers' counters
     assert!(both.director.now().0 > 0);
