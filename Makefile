@@ -45,8 +45,10 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# Scenarios run on AF_PACKET rings; these again on AF_XDP, so that each method, each family and each scenario meets it.
+# Scenarios run on AF_PACKET rings; these again on AF_XDP, and others with the tier, so that each method, each family and each
+# scenario meets them.
 PAIRS = nat_v4 dr_v6 ipip_v6 gre_v4
+TIER_PAIRS = nat_v4 nat_v6 dr_v4 queues operator
 
 # The test profile (optimised a little, with debug assertions and overflow checks) is meant: it builds in a third of the
 # time of release, and an arithmetic slip panics instead of passing.
@@ -56,15 +58,17 @@ test:
 	$(CARGO) build --profile test --workspace --bins --locked
 	$(CARGO) test --workspace --locked --no-fail-fast
 	LVSD_DATAPATH=afxdp $(CARGO) test --test scenarios --locked --no-fail-fast -- $(PAIRS)
+	LVSD_DATAPATH=tc $(CARGO) test --test scenarios --locked --no-fail-fast -- $(TIER_PAIRS)
 	scripts/fuzz 60
 
 test-long:
 	@scripts/setup --fuzz
 	$(MAKE) --no-print-directory lint
 	$(CARGO) build --release --workspace --bins --locked
-	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast
+	PROPTEST_CASES=4096 LVSD_TIER_PACKETS=1000000 $(CARGO) test --release --workspace --locked --no-fail-fast
 	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
 	LVSD_DATAPATH=afxdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
+	LVSD_DATAPATH=tc $(CARGO) test --release --test scenarios --locked --no-fail-fast
 	LVSD_DATAPATH=afxdp-generic $(CARGO) test --release --test scenarios --locked --no-fail-fast -- $(PAIRS)
 	scripts/fuzz 600
 

@@ -179,8 +179,8 @@ static __always_inline __u64 be64(const __u8 *p)
 	return __builtin_bswap64(x);
 }
 
-/* Looks the flow up as it goes, or (reverse) as the packet that answers it. */
-static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports, int reverse)
+/* The flow's pair (table.h), looked up as it goes, or (reverse) as the packet that answers it; 0 where it is not known. */
+static __always_inline __u64 flow_pair(const struct ip_view *v, const __u8 *ports, int reverse)
 {
 	__u16 s = ports[0] << 8 | ports[1], d = ports[2] << 8 | ports[3];
 	__u64 pw = reverse ? key_ports(d, s, v->proto) : key_ports(s, d, v->proto);
@@ -191,7 +191,7 @@ static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports
 
 		k.w[0] = reverse ? a << 32 | a >> 32 : a;
 		k.w[1] = pw;
-		return find_v4(&k) != 0;
+		return find_v4(&k);
 	} else {
 		struct key_v6 k;
 		int s6 = reverse ? 16 : 0;
@@ -201,8 +201,13 @@ static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports
 		k.w[2] = be64(v->addrs + 16 - s6);
 		k.w[3] = be64(v->addrs + 24 - s6);
 		k.w[4] = pw;
-		return find_v6(&k) != 0;
+		return find_v6(&k);
 	}
+}
+
+static __always_inline int flow_known(const struct ip_view *v, const __u8 *ports, int reverse)
+{
+	return flow_pair(v, ports, reverse) != 0;
 }
 
 static __always_inline int is_icmp_error(__u8 family, __u8 type)

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::capture::{Capture, Packet, decode, mac, says_too_big};
 use crate::client::{curl_sha256, upload};
-use crate::director::taps_see_what_is_ours;
+use crate::director::{has_tier, taps_see_what_is_ours};
 use crate::lab::{Family, Lab, Mode};
 use crate::netns::Netns;
 use crate::servers::{Service, TcpServer, big_file};
@@ -65,6 +65,17 @@ fn two_hundred_megabytes_both_ways(mode: Mode, family: Family) {
     lab.service("-t", vip, "rr", [1, 1, 1], 80);
     lab.service("-t", sink, "rr", [1, 1, 1], SINK);
     both_ways(&lab.client, vip, sink, &big).expect("the file, whole");
+    if has_tier() {
+        let by_tier = lab.d().counter("tier_in_bytes") + lab.d().counter("tier_out_bytes");
+        // what servers send by direct routing does not pass the director; tunnels are not the tier's
+        let all = match mode {
+            Mode::Nat => 2 * big.bytes,
+            Mode::Dr => big.bytes,
+            Mode::Ipip | Mode::Gre => 0,
+        };
+        assert!(by_tier >= all / 10 * 9, "the tier forwarded {by_tier} bytes of {all}");
+        assert_eq!(lab.d().counter("tier_failed"), 0);
+    }
 }
 
 matrix!(what_leaves_the_director_is_sound_on_the_wire);

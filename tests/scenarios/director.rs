@@ -182,7 +182,7 @@ fn head(lines: &[&str]) -> String {
     }
 }
 
-/// The rings under test: what `LVSD_DATAPATH` says (`afpacket`, `afxdp`, `afxdp-generic`), else AF_PACKET.
+/// The data path under test: what `LVSD_DATAPATH` says (`afpacket`, `afxdp`, `afxdp-generic`, `tc`), else AF_PACKET rings.
 pub(crate) fn datapath_arguments() -> Vec<String> {
     let chosen = std::env::var("LVSD_DATAPATH").unwrap_or_else(|_| "afpacket".into());
     let words = match chosen.split_once('-') {
@@ -190,6 +190,11 @@ pub(crate) fn datapath_arguments() -> Vec<String> {
         Some((kind, mode)) => vec!["--datapath", kind, "--xdp-mode", mode],
     };
     words.into_iter().map(str::to_owned).collect()
+}
+
+/// Whether known connections are forwarded in the kernel.
+pub(crate) fn has_tier() -> bool {
+    datapath_arguments().iter().any(|word| word == "tc")
 }
 
 /// Whether a packet socket in the director sees the frames that are taken: XDP comes before it.
