@@ -54,6 +54,13 @@ pub enum Rings {
     AfPacket,
     /// AF_PACKET, and known connections are forwarded by the tier at tc ingress.
     Tc,
+    /// AF_XDP, and known connections are forwarded by the tier at XDP.
+    Xdp {
+        /// Where the XDP program runs; the tier forwards only where that is the driver.
+        attach: Attach,
+        /// Microseconds of busy polling, 0 for none.
+        busy_poll: u32,
+    },
     /// AF_XDP.
     AfXdp {
         /// Where the XDP program runs.
@@ -157,7 +164,7 @@ impl Core {
         } else {
             let (shape, magic) = (TableShape::of(&table), (magic as u32).max(1));
             let tables = match config.rings {
-                Rings::Tc => BpfTables::with_tier(shape, magic)?,
+                Rings::Tc | Rings::Xdp { .. } => BpfTables::with_tier(shape, magic)?,
                 _ => BpfTables::create(shape, magic)?,
             };
             let memory = tables.memory().map_err(system("mapping the connection table"))?;
@@ -221,7 +228,9 @@ impl Core {
         let told = "as --datapath says".to_owned();
         Ok(match self.config.rings {
             Rings::AfPacket | Rings::Tc => (Arc::new(afpacket(interfaces)?), told),
-            Rings::AfXdp { attach, busy_poll } => (Arc::new(afxdp(interfaces, attach, busy_poll)?), told),
+            Rings::AfXdp { attach, busy_poll } | Rings::Xdp { attach, busy_poll } => {
+                (Arc::new(afxdp(interfaces, attach, busy_poll)?), told)
+            }
             Rings::Auto => match afxdp::suits(names) {
                 (false, why) => (Arc::new(afpacket(interfaces)?), format!("auto: {why}")),
                 (true, why) => match afxdp(interfaces.clone(), Attach::Native, 0) {

@@ -11,6 +11,7 @@
 #include "classify.h"
 #include "xdp.h"
 #include "tier_skb.h"
+#include "tier_xdp.h"
 
 /* Sent to us, and ours. */
 static __always_inline int is_ours_skb(struct __sk_buff *skb)
@@ -129,6 +130,60 @@ int lvsd_xdp(struct xdp_md *ctx)
 	if (queue >= PORT_QUEUES)
 		return XDP_DROP;
 	return bpf_redirect_map(&xsks, port->first + queue, XDP_DROP);
+}
+
+/*
+ * As lvsd_xdp, and forwards what is the tier's. A frame is counted as given to its socket before it is judged: so a worker that has
+ * seen as many frames as were counted has seen every frame that was judged before.
+ */
+SEC("xdp.frags")
+int lvsd_tier_xdp(struct xdp_md *ctx)
+{
+	__u32 index = ctx->ingress_ifindex, queue = ctx->rx_queue_index, place;
+	struct port *port = bpf_map_lookup_elem(&ports, &index);
+	struct tier_cpu *cpu = this_cpu();
+	__u16 head[7];
+	__u64 *given;
+	int verdict, action;
+
+	if (!port || !cpu || queue >= PORT_QUEUES || bpf_xdp_load_bytes(ctx, 0, head, sizeof(head)))
+		return XDP_PASS;
+	if ((head[0] != port->mac[0] || head[1] != port->mac[1] || head[2] != port->mac[2]) &&
+	    !is_to_macvlan(ctx, FACE_XDP, index))
+		return XDP_PASS;
+	place = port->first + queue;
+	given = bpf_map_lookup_elem(&xsk_given, &place);
+	if (!given)
+		return XDP_PASS;
+	*(volatile __u64 *)given = *given + 1;
+	barrier();
+	verdict = judge_xdp(ctx, head[6]);
+	if (verdict == V_UP) {
+		action = bpf_redirect_map(&xsks, place, XDP_DROP);
+		if (action == XDP_REDIRECT)
+			return action;
+		cpu->unserved++;
+	} else if (verdict == V_FORWARD) {
+		action = forward_xdp(ctx);
+	} else if (verdict == V_OTHERS) {
+		action = XDP_PASS;
+	} else {
+		cpu->held++;
+		action = XDP_DROP;
+	}
+	*(volatile __u64 *)given = *given - 1;
+	return action;
+}
+
+/* Sends a frame out of the interface that it names itself: whether that takes redirected frames is seen by its counters. */
+SEC("xdp.frags")
+int lvsd_tier_probe(struct xdp_md *ctx)
+{
+	__u32 index;
+
+	if (bpf_xdp_load_bytes(ctx, 14, &index, sizeof(index)))
+		return XDP_DROP;
+	return bpf_redirect(index, 0);
 }
 
 char _license[] SEC("license") = "GPL";

@@ -6,7 +6,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{HashMap, Map, MapData, MapError, XskMap};
 use aya::programs::links::FdLink;
-use aya::programs::{Program, ProgramError, XdpMode};
+use aya::programs::{Program, ProgramError, TestRun, TestRunAttrs, TestRunOptions, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use modes::{Addr, Family};
 
@@ -19,6 +19,9 @@ use crate::route::Mac;
 pub(crate) use tier::{Begun, Tier};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
+
+/// The program that sends frames for a trial.
+const PROBE: &str = "lvsd_tier_probe";
 
 const BPF_CAPABILITY: &str = "CAP_BPF and CAP_NET_ADMIN";
 
@@ -296,23 +299,46 @@ impl BpfTables {
 impl BpfTables {
     /// Has the kernel check the XDP program, if it has not yet; only AF_XDP ports need it.
     pub(crate) fn load_xdp(&self) -> Result<(), SetupError> {
+        self.load_one_xdp(self.xdp_program())?;
+        if self.tier.is_some() { self.load_one_xdp(PROBE) } else { Ok(()) }
+    }
+
+    /// The XDP program of AF_XDP ports.
+    const fn xdp_program(&self) -> &'static str {
+        if self.tier.is_some() { "lvsd_tier_xdp" } else { "lvsd_xdp" }
+    }
+
+    fn load_one_xdp(&self, name: &'static str) -> Result<(), SetupError> {
         let mut programs = self.programs();
-        let Some(Program::Xdp(p)) = programs.program_mut("lvsd_xdp") else {
+        let Some(Program::Xdp(p)) = programs.program_mut(name) else {
             return Err(SetupError::Bpf {
-                what: "BPF program lvsd_xdp".into(),
+                what: format!("BPF program {name}"),
                 reason: "not in the object".into(),
             });
         };
         match p.load() {
             Ok(()) | Err(ProgramError::AlreadyLoaded) => Ok(()),
-            Err(e) => Err(program_error("lvsd_xdp", &e)),
+            Err(e) => Err(program_error(name, &e)),
         }
+    }
+
+    /// Sends `count` frames, each out of the interface whose index is in its bytes 14 to 17.
+    pub(crate) fn probe(&self, frame: &[u8], count: u32) -> Result<(), ProgramError> {
+        let programs = self.programs();
+        let Some(Program::Xdp(p)) = programs.program(PROBE) else { return Err(ProgramError::NotLoaded) };
+        p.test_run(TestRunOptions {
+            data_in: Some(frame),
+            repeat: count,
+            attrs: TestRunAttrs::new().xdp_live_frames(count),
+            ..TestRunOptions::new()
+        })?;
+        Ok(())
     }
 
     /// Attaches the XDP program by a link, which goes with the process.
     pub(crate) fn attach_xdp(&self, index: u32, mode: XdpMode) -> Result<FdLink, ProgramError> {
         let mut programs = self.programs();
-        let Some(Program::Xdp(p)) = programs.program_mut("lvsd_xdp") else {
+        let Some(Program::Xdp(p)) = programs.program_mut(self.xdp_program()) else {
             return Err(ProgramError::NotLoaded);
         };
         let id = p.attach_to_if_index(index, mode)?;

@@ -3,6 +3,7 @@
 //! A worker has all its frames in one memory, which its sockets on all interfaces use; so a frame is sent from where it was
 //! received. `docs/afxdp.md` has the whole.
 
+mod far;
 mod occupant;
 mod port;
 mod queue;
@@ -78,6 +79,7 @@ impl AfXdpConfig {
 /// The port at work. Dropping it ends the workers, detaches the program and closes the sockets: the interfaces are as they were.
 pub struct AfXdp {
     threads: Threads<XdpPort>,
+    tables: Arc<BpfTables>,
     ring: u32,
 }
 
@@ -117,9 +119,10 @@ pub fn start(
         ports.push((port, sockets));
     }
     let make = |number: usize, seats| {
-        (Xsks::new(Arc::clone(&common.areas[number]), busy_poll, seats), make_worker(number))
+        let tables = Arc::clone(&common.tables);
+        (Xsks::new(Arc::clone(&common.areas[number]), tables, busy_poll, seats), make_worker(number))
     };
-    Ok(AfXdp { threads: Threads::start(ports, workers, pin, make)?, ring })
+    Ok(AfXdp { threads: Threads::start(ports, workers, pin, make)?, tables: Arc::clone(tables), ring })
 }
 
 /// Memory for each worker: two rings full of frames for each of its queues, or as if it had one of each interface.
@@ -168,18 +171,22 @@ impl Running for AfXdp {
             add_by_worker(&mut own, live, counters);
             rows.append(&mut own);
         }
+        if let Some(tier) = self.tables.tier() {
+            rows.extend(tier.rows("xdp"));
+        }
         rows
     }
 
     fn kind(&self) -> &'static str {
-        "afxdp"
+        if self.tables.tier().is_some() { "xdp" } else { "afxdp" }
     }
 
     fn summary(&self) -> String {
-        let mut modes: Vec<String> =
-            self.queues().into_iter().map(|r| format!("{} {}", r.interface, r.mode)).collect();
+        let rows = self.queues().into_iter().filter(|r| r.datapath == "afxdp");
+        let mut modes: Vec<String> = rows.map(|r| format!("{} {}", r.interface, r.mode)).collect();
         modes.dedup();
-        format!("afxdp ({})", modes.join(", "))
+        let over = if self.tables.tier().is_some() { "xdp over " } else { "" };
+        format!("{over}afxdp ({})", modes.join(", "))
     }
 }
 

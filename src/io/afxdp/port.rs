@@ -8,10 +8,10 @@ use std::time::{Duration, Instant};
 use aya::programs::XdpMode;
 use aya::programs::links::FdLink;
 
-use super::occupant;
 use super::socket::{Facts, Live, PortSockets, SocketPlan};
 use super::umem::Area;
 use super::{AfXdpConfig, Attach};
+use super::{far, occupant};
 use crate::io::attach::{Attachment, Ingress, os_error};
 use crate::io::bpf::{XDP_QUEUES, XdpPortLine};
 use crate::io::netdev::{self, PortLock};
@@ -208,7 +208,9 @@ impl XdpPort {
             };
             let socket = plan.make(&self.common.areas[worker])?;
             let mode = format!("{} {}", if generic { "generic" } else { "native" }, socket.mode);
-            let one = Arc::new(Live { queue, worker, mode, ..Live::default() });
+            let place = (self.place * XDP_QUEUES + queue) as usize;
+            let given_before = self.common.tables.tier().map_or(0, |t| t.given(place));
+            let one = Arc::new(Live { queue, worker, mode, place, given_before, ..Live::default() });
             self.common.tables.set_xdp_socket(self.place, queue, socket.fd.as_fd())?;
             live.push(Arc::clone(&one));
             sets[worker].queues.push((socket, one));
@@ -216,6 +218,29 @@ impl XdpPort {
         let first = sets.first().ok_or(SetupError::Workers(0))?;
         let probe = first.send.tx.try_clone().map_err(|e| SetupError::os("duplicating a socket", "", e))?;
         Ok((Sockets { queues, facts, probe, live }, sets))
+    }
+
+    /// Lets the tier send by this interface, if frames that it redirects there arrive.
+    fn open_for_tier(&self, attached: &Attached, mac: [u8; 6]) -> Result<(), SetupError> {
+        let Some(tier) = self.common.tables.tier() else { return Ok(()) };
+        let why = if attached.generic {
+            "XDP runs in the stack there"
+        } else if !far::takes_redirected(&self.common.tables, &self.name, attached.index, mac) {
+            "frames that XDP redirects to it do not arrive (on a veth, the far end needs an XDP program or 'ethtool -K DEV gro on')"
+        } else {
+            return tier.set_port(self.id, attached.index);
+        };
+        tracing::warn!(
+            "interface {}: {why}; what leaves by it is forwarded by the rings, not by the tier",
+            self.name
+        );
+        tier.set_port(self.id, 0)
+    }
+
+    fn close_for_tier(&self) {
+        if let Some(Err(e)) = self.common.tables.tier().map(|t| t.set_port(self.id, 0)) {
+            tracing::warn!("interface {}: {e}", self.name);
+        }
     }
 
     /// How the queues are served, by queue.
@@ -285,7 +310,9 @@ impl Holder for XdpPort {
                     attached.program = None;
                     attached.program = Some(self.attach_xdp(attached.index)?.0);
                 }
-                attached.line.put(netdev::mac(&self.name)?)?;
+                let mac = netdev::mac(&self.name)?;
+                attached.line.put(mac)?;
+                self.open_for_tier(&attached, mac)?;
                 attached.sockets = Some(sockets);
                 self.attached = Some(attached);
                 Ok(sets)
@@ -298,6 +325,7 @@ impl Holder for XdpPort {
     }
 
     fn loosen(&mut self) {
+        self.close_for_tier();
         if let Some(a) = &mut self.attached {
             a.sockets = None;
             a.stale = true;
@@ -305,6 +333,7 @@ impl Holder for XdpPort {
     }
 
     fn detach(&mut self) {
+        self.close_for_tier();
         self.attached = None;
     }
 

@@ -50,13 +50,15 @@ pub(super) struct Queue {
     pub(super) down: bool,
     /// Frames pushed and not shown to the kernel yet.
     pushed: bool,
+    /// Frames taken so far, whole or not.
+    taken: u64,
 }
 
 impl Queue {
     /// Takes a socket and gives it buffers.
     pub(super) fn new(socket: XskSocket, live: Arc<Live>, number: u32, frames: &mut Frames) -> Queue {
         let mut queue =
-            Queue { socket, number, live, seen: [0; 5], pieces: None, down: false, pushed: false };
+            Queue { socket, number, live, seen: [0; 5], pieces: None, down: false, pushed: false, taken: 0 };
         queue.refill(frames);
         queue.note_levels(frames);
         queue
@@ -105,6 +107,7 @@ impl Queue {
         let (mut bytes, mut invalid, before) = (0, 0, to.len());
         for _ in 0..waiting {
             let descriptor = self.socket.rx.pop();
+            self.taken += u64::from(descriptor.options & libc::XDP_PKT_CONTD == 0);
             let length = descriptor.len as usize;
             let Some((chunk, start)) = frames.back_from(self.number, descriptor.addr) else {
                 invalid += 1;
@@ -204,6 +207,29 @@ impl Queue {
             self.reap(frames, counters);
         }
         self.reap(frames, counters);
+    }
+
+    /// The socket's place among the XDP program's.
+    pub(super) fn place(&self) -> usize {
+        self.live.place
+    }
+
+    /// How many frames the program has given to this place as far as the worker can tell: those that it has taken, and those that the
+    /// kernel lost on the way.
+    pub(super) fn accounted(&self) -> u64 {
+        let s = self.socket.statistics();
+        let lost = s.rx_dropped.wrapping_add(s.rx_ring_full);
+        self.live.given_before.wrapping_add(self.taken).wrapping_add(lost)
+    }
+
+    /// Whether no frame waits to be taken.
+    pub(super) fn is_empty(&self) -> bool {
+        self.socket.rx.waiting() == 0
+    }
+
+    /// Whether no frame waits to be sent.
+    pub(super) fn has_sent_all(&self) -> bool {
+        self.down || self.socket.tx.level().used == 0
     }
 
     /// Whether frames wait in the tx ring that a later flush can send.

@@ -58,6 +58,10 @@ pub(super) struct Live {
     pub(super) queue: u32,
     pub(super) worker: usize,
     pub(super) mode: String,
+    /// The socket's place among all of the XDP program's.
+    pub(super) place: usize,
+    /// What the tier's program had given to that place when the socket was put there.
+    pub(super) given_before: u64,
     /// Frames and bytes received.
     pub(super) rx: [AtomicU64; 2],
     /// Frames and bytes given to the kernel to be sent.

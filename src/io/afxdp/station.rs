@@ -9,6 +9,7 @@ use super::queue::{BATCH, LONG_HEAD, Queue, Ready, Received, note_checksum};
 use super::socket::{Facts, METADATA, PortSockets};
 use super::umem::{Area, FIRST_SOCKET, Frames, HEAD_ROOM};
 use crate::engine::{Frame, FrameHandler, Gso, Out, RxChecksum, Verdict};
+use crate::io::BpfTables;
 use crate::io::rings::Seat;
 use crate::io::rings::tx::Sender;
 use crate::io::rings::vnet::VnetHdr;
@@ -50,7 +51,19 @@ pub(super) struct Xsks {
     verdicts: Vec<Verdict>,
     /// Chunks whose frames have gone by a packet socket, free when that has been flushed.
     lent: Vec<u32>,
+    tables: Arc<BpfTables>,
+    grace: Option<Grace>,
 }
+
+/// Waiting for the frames that had been given to the sockets at a time.
+struct Grace {
+    since: u64,
+    /// By place among the program's sockets.
+    given: Vec<(usize, u64)>,
+}
+
+/// How long frames are waited for that were given to a socket and never came: some are lost without a count when sockets change.
+const GIVEN_NS: u64 = 20_000_000;
 
 /// A frame that is to be sent: in a chunk, or elsewhere.
 struct Parcel<'a> {
@@ -64,7 +77,12 @@ struct Parcel<'a> {
 }
 
 impl Xsks {
-    pub(super) fn new(area: Arc<Area>, busy_poll: u32, seats: Vec<Seat<PortSockets>>) -> Xsks {
+    pub(super) fn new(
+        area: Arc<Area>,
+        tables: Arc<BpfTables>,
+        busy_poll: u32,
+        seats: Vec<Seat<PortSockets>>,
+    ) -> Xsks {
         let last = seats.iter().map(|(id, ..)| usize::from(id.0)).max().unwrap_or(0);
         let mut station = Xsks {
             frames: Frames::new(area),
@@ -76,6 +94,8 @@ impl Xsks {
             received: Vec::with_capacity(BATCH),
             verdicts: Vec::with_capacity(BATCH),
             lent: Vec::with_capacity(BATCH),
+            tables,
+            grace: None,
         };
         for (place, (id, sockets, counters)) in seats.into_iter().enumerate() {
             station.by_port[usize::from(id.0)] = Some(place);
@@ -380,6 +400,37 @@ impl Station for Xsks {
         old.facts = new.facts;
         let queues = new.queues.into_iter().map(|(s, live)| self.queue(s, live)).collect();
         self.places[place].queues = queues;
+    }
+
+    fn begin_grace(&mut self) {
+        let Some(tier) = self.tables.tier() else { return };
+        let queues = self.places.iter().flat_map(|p| &p.queues);
+        let given = queues.map(|q| q.place()).map(|place| (place, tier.given(place))).collect();
+        self.grace = Some(Grace { since: clock().0, given });
+    }
+
+    fn is_over(&mut self) -> bool {
+        let (Some(grace), Some(tier)) = (&self.grace, self.tables.tier()) else { return true };
+        // what is still to be sent would be overtaken
+        let mut queues = self.places.iter().flat_map(|p| &p.queues);
+        let late = clock().0.saturating_sub(grace.since) > GIVEN_NS;
+        let over = queues.all(|q| {
+            let Some((_, then)) = grace.given.iter().find(|(place, _)| *place == q.place()) else {
+                return true;
+            };
+            if !q.has_sent_all() {
+                return false;
+            }
+            let seen = q.accounted();
+            // while the program is about to decide, the count is one too high for a moment
+            let all =
+                seen.wrapping_sub(*then) as i64 >= 0 || seen.wrapping_sub(tier.given(q.place())) as i64 >= 0;
+            all || late && q.is_empty()
+        });
+        if over {
+            self.grace = None;
+        }
+        over
     }
 
     fn watch(&self, fds: &mut Vec<libc::pollfd>) {

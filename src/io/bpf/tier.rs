@@ -9,7 +9,7 @@ use aya::maps::{Array, Map, MapData};
 use aya::{Ebpf, EbpfLoader};
 use ipvs_netlink::{Counter, QueueStatus, Traffic};
 
-use super::chain;
+use super::{XDP_PORTS, XDP_QUEUES, chain};
 use crate::engine::{MAX_DESTS, TierMemory};
 use crate::io::SetupError;
 use crate::mem::Region;
@@ -46,6 +46,8 @@ pub(crate) struct Tier {
     counts: MapData,
     conf: MapData,
     cpus: Region,
+    /// Frames that were given to each AF_XDP socket, by its place.
+    given: Region,
     processors: usize,
 }
 
@@ -83,7 +85,12 @@ impl Tier {
         let cpus = take("tier_cpus")?;
         let cpus = Region::map_fd(cpus.fd().as_fd(), processors * CPU * 8)
             .map_err(|e| odd("tier_cpus")(e.to_string()))?;
+        let given = take("xsk_given")?;
+        let sockets = XDP_PORTS * XDP_QUEUES as usize;
+        let given =
+            Region::map_fd(given.fd().as_fd(), sockets * 8).map_err(|e| odd("xsk_given")(e.to_string()))?;
         Ok(Tier {
+            given,
             ports: Mutex::new(ports),
             hops: take("hops")?,
             dests: take("dests")?,
@@ -114,6 +121,12 @@ impl Tier {
         ports
             .set(port.0.into(), line, 0)
             .map_err(|e| SetupError::Bpf { what: "BPF map tier_ports".into(), reason: chain(&e) })
+    }
+
+    /// How many frames the XDP program has given to the socket at this place (port and queue), whatever has become of them; one more
+    /// while it is about to decide.
+    pub(crate) fn given(&self, place: usize) -> u64 {
+        self.given.words().get(place).map_or(0, |n| n.load(Ordering::Acquire))
     }
 
     fn lines(&self) -> &[[AtomicU64; CPU]] {
