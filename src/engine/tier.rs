@@ -32,10 +32,6 @@ const fn flags(out: bool) -> Flags {
     if out { OUT } else { IN }
 }
 
-/// All flags of the tier, for who begins a connection anew.
-#[cfg(test)]
-pub(crate) const TIER_FLAGS: u32 = IN.moving | IN.moved | IN.hold | OUT.moving | OUT.moved | OUT.hold;
-
 /// Most connections that a worker moves at a time.
 const MARKS_MAX: usize = 4096;
 /// Packets from the client after which a flow is held while it moves.

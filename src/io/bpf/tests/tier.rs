@@ -92,7 +92,6 @@ fn route(dst: IpAddr, length: u8, ifindex: u32) -> Event {
 /// Both ends of the comparison, over the same memory.
 struct Both {
     tables: Arc<BpfTables>,
-    director: Arc<Director>,
     worker: Worker,
 }
 
@@ -112,8 +111,8 @@ impl Both {
                 assert!(tables.service_added(net.family, proto, addr(net.vip), 80));
             }
         }
-        let worker = Worker::new(Arc::clone(&director), 0);
-        Both { tables, director, worker }
+        let worker = Worker::new(director, 0);
+        Both { tables, worker }
     }
 
     /// What the core makes of a frame.
