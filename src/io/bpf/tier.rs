@@ -48,6 +48,8 @@ pub(crate) struct Tier {
     cpus: Region,
     /// Frames that were given to each AF_XDP socket, by its place.
     given: Region,
+    /// The maps of both: programs that are loaded later look for them by their descriptors.
+    _maps: [MapData; 2],
     processors: usize,
 }
 
@@ -82,15 +84,15 @@ impl Tier {
         };
         let ports =
             Array::try_from(Map::Array(take("tier_ports")?)).map_err(|e| odd("tier_ports")(e.to_string()))?;
-        let cpus = take("tier_cpus")?;
-        let cpus = Region::map_fd(cpus.fd().as_fd(), processors * CPU * 8)
+        let maps = [take("tier_cpus")?, take("xsk_given")?];
+        let cpus = Region::map_fd(maps[0].fd().as_fd(), processors * CPU * 8)
             .map_err(|e| odd("tier_cpus")(e.to_string()))?;
-        let given = take("xsk_given")?;
         let sockets = XDP_PORTS * XDP_QUEUES as usize;
-        let given =
-            Region::map_fd(given.fd().as_fd(), sockets * 8).map_err(|e| odd("xsk_given")(e.to_string()))?;
+        let given = Region::map_fd(maps[1].fd().as_fd(), sockets * 8)
+            .map_err(|e| odd("xsk_given")(e.to_string()))?;
         Ok(Tier {
             given,
+            _maps: maps,
             ports: Mutex::new(ports),
             hops: take("hops")?,
             dests: take("dests")?,

@@ -89,6 +89,34 @@ fn route(dst: IpAddr, length: u8, ifindex: u32) -> Event {
     Event::RouteNew { route, place: Place::Last }
 }
 
+/// Where a program is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Face {
+    /// At the ingress hook.
+    Skb,
+    Xdp,
+}
+
+impl Face {
+    fn program(self) -> &'static str {
+        match self {
+            Face::Skb => "lvsd_tier_ingress",
+            Face::Xdp => "lvsd_tier_xdp",
+        }
+    }
+}
+
+/// What a program did with a frame.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Done {
+    /// It went up, where nobody is to take it.
+    Up,
+    Stack,
+    Forward,
+}
+
+const DONE: [Done; 3] = [Done::Up, Done::Stack, Done::Forward];
+
 /// Both ends of the comparison, over the same memory.
 struct Both {
     tables: Arc<BpfTables>,
@@ -98,6 +126,9 @@ struct Both {
 impl Both {
     fn new() -> Both {
         let tables = Arc::new(BpfTables::with_tier(TableShape::of(&CONFIG), 0x1234_5678).unwrap());
+        tables.load_xdp().unwrap();
+        // without sockets: what goes up is dropped
+        tables.set_xdp_port(LO, XdpPortLine { mac: US, generic: false, place: 0 }).unwrap();
         let table = ConnTable::with_memory(CONFIG, tables.memory().unwrap(), now().tick()).unwrap();
         let (hops, memory) = tables.tier().unwrap().memory().unwrap();
         let routes = Arc::new(Routes::within(&[(CLIENTS, "c"), (SERVERS, "s")], hops).unwrap());
@@ -115,12 +146,12 @@ impl Both {
         Both { tables, worker }
     }
 
-    /// What the core makes of a frame.
-    fn core(&mut self, port: PortId, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+    /// What the core makes of a frame. An XDP port does not know whether its checksum is partial, and completes it before it sends.
+    fn core(&mut self, face: Face, port: PortId, bytes: &[u8]) -> (Verdict, Vec<u8>) {
         let mut buf = bytes.to_vec();
         let end = buf.len();
-        let mut frames =
-            [Frame { buf: &mut buf, start: 0, end, port, checksum: RxChecksum::Complete, gso: None }];
+        let checksum = if face == Face::Skb { RxChecksum::Complete } else { RxChecksum::Unknown };
+        let mut frames = [Frame { buf: &mut buf, start: 0, end, port, checksum, gso: None }];
         let mut verdicts = Vec::new();
         self.worker.batch(now(), &mut frames, &mut verdicts);
         self.worker.drain_outbox(&mut |_| ());
@@ -128,21 +159,29 @@ impl Both {
         while self.worker.marks_waiting() {
             self.worker.marks_ready();
         }
+        let partial = frames[0].checksum == RxChecksum::Partial;
+        if partial && matches!(verdicts[0], Verdict::Forward(_)) {
+            let p = modes::packet::parse(&buf).unwrap();
+            assert!(modes::checksum::complete_partial(&mut buf, &p));
+        }
         (verdicts[0], buf)
     }
 
-    /// What the program at the ingress hook makes of it: its return value, and the frame.
-    fn tier(&self, bytes: &[u8]) -> (u32, Vec<u8>) {
+    /// What a program makes of it, and the frame.
+    fn tier(&self, face: Face, bytes: &[u8]) -> (Done, Vec<u8>) {
         let programs = self.tables.programs();
-        let Some(Program::SchedClassifier(p)) = programs.program("lvsd_tier_ingress") else {
-            panic!("no program")
-        };
         let mut out = vec![0; bytes.len() + 64];
         let options =
             TestRunOptions { data_in: Some(bytes), data_out: Some(&mut out), ..TestRunOptions::new() };
-        let ran = p.test_run(options).unwrap();
+        let (ran, names) = match (face, programs.program(face.program())) {
+            (Face::Skb, Some(Program::SchedClassifier(p))) => (p.test_run(options), [2, u32::MAX, 7]),
+            (Face::Xdp, Some(Program::Xdp(p))) => (p.test_run(options), [1, 2, 4]),
+            _ => panic!("no program"),
+        };
+        let ran = ran.unwrap();
         out.truncate(ran.data_size_out as usize);
-        (ran.return_value, out)
+        let at = names.iter().position(|n| *n == ran.return_value);
+        (at.map_or_else(|| panic!("return value {}", ran.return_value), |n| DONE[n]), out)
     }
 }
 
@@ -231,6 +270,8 @@ struct Plan {
     extra: usize,
     padding: usize,
     checksum: Option<u16>,
+    /// The checksum is the sum over the pseudo-header alone.
+    partial: bool,
     /// A byte of the frame to be changed afterwards, and to what.
     damage: Option<(usize, u8)>,
     to_us: bool,
@@ -253,13 +294,13 @@ fn plans() -> impl Strategy<Value = Plan> {
     );
     let sums = prop_oneof![12 => Just(None), 1 => Just(Some(0u16)), 1 => Just(Some(0xffff)), 2 => any::<u16>().prop_map(Some)];
     let damage = prop_oneof![20 => Just(None), 1 => (0usize..90, any::<u8>()).prop_map(Some)];
-    (which, shape, sums, damage, rarely(40)).prop_map(
+    (which, shape, sums, damage, (rarely(40), rarely(4))).prop_map(
         |(
             (v6, tcp, client, sport, reply),
             (flags, payload, ttl, tos, fragment, extra, padding),
             checksum,
             damage,
-            not_us,
+            (not_us, partial),
         )| Plan {
             v6,
             tcp,
@@ -274,6 +315,7 @@ fn plans() -> impl Strategy<Value = Plan> {
             extra,
             padding,
             checksum,
+            partial,
             damage,
             to_us: !not_us,
         },
@@ -308,7 +350,11 @@ impl Plan {
         let mut sum = pseudo(net.family, from.0, to.0, proto, l4.len());
         sum.add_bytes(&l4);
         let right = if self.tcp { sum.checksum() } else { sum.checksum().udp() };
-        l4[at..at + 2].copy_from_slice(&self.checksum.unwrap_or(right.0).to_be_bytes());
+        let right = match self.partial {
+            true => pseudo(net.family, from.0, to.0, proto, l4.len()).fold(),
+            false => right.0,
+        };
+        l4[at..at + 2].copy_from_slice(&self.checksum.unwrap_or(right).to_be_bytes());
 
         let mut f = Vec::from(if self.to_us { US } else { [2, 9, 9, 9, 9, 9] });
         f.extend([2, 8, 8, 8, 8, 8]);
@@ -350,10 +396,6 @@ impl Plan {
     }
 }
 
-const REDIRECT: u32 = 7;
-const SHOT: u32 = 2;
-const UNSPEC: u32 = u32::MAX;
-
 /// How many packets are compared; more by LVSD_TIER_PACKETS.
 fn packets() -> u32 {
     std::env::var("LVSD_TIER_PACKETS").ok().and_then(|n| n.parse().ok()).unwrap_or(40_000)
@@ -363,6 +405,16 @@ fn packets() -> u32 {
 /// stack the core would pass; and of plain packets of known flows it forwards most.
 #[test]
 fn forwards_the_same_bytes_as_the_core_or_nothing() {
+    compare(Face::Skb);
+}
+
+/// The same at XDP, where partial checksums are found out and completed.
+#[test]
+fn forwards_the_same_bytes_as_the_core_or_nothing_at_xdp() {
+    compare(Face::Xdp);
+}
+
+fn compare(face: Face) {
     if testnet::cannot() {
         return;
     }
@@ -377,13 +429,13 @@ fn forwards_the_same_bytes_as_the_core_or_nothing() {
         if f.len() < 14 {
             continue;
         }
-        let (value, sent) = both.tier(&f);
-        let (verdict, bytes) = both.core(port, &f);
+        let (value, sent) = both.tier(face, &f);
+        let (verdict, bytes) = both.core(face, port, &f);
         let said = format!(
-            "packet {n}: {plan:?}\nin   {f:02x?}\ntier {value} {sent:02x?}\ncore {verdict:?} {bytes:02x?}"
+            "packet {n}: {plan:?}\nin   {f:02x?}\ntier {value:?} {sent:02x?}\ncore {verdict:?} {bytes:02x?}"
         );
         match value {
-            REDIRECT => {
+            Done::Forward => {
                 assert!(matches!(verdict, Verdict::Forward(_)), "the core does not forward it: {said}");
                 assert_eq!(sent, bytes, "{said}");
                 forwarded += 1;
@@ -393,8 +445,8 @@ fn forwards_the_same_bytes_as_the_core_or_nothing() {
                     _ => dr += 1,
                 }
             }
-            SHOT => up += 1,
-            UNSPEC => {
+            Done::Up => up += 1,
+            Done::Stack => {
                 let stays = matches!(verdict, Verdict::Pass | Verdict::Drop(_));
                 assert!(stays, "the tier leaves to the stack what the core wants: {said}");
                 if let Verdict::Drop(reason) = verdict {
@@ -403,7 +455,6 @@ fn forwards_the_same_bytes_as_the_core_or_nothing() {
                 }
                 passed += 1;
             }
-            other => panic!("return value {other}: {said}"),
         }
         plain += u32::from(matches!(verdict, Verdict::Forward(_)));
     }
