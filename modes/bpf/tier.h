@@ -13,9 +13,9 @@
 
 /* Flags of an entry's word 0 (src/engine/tier.rs): for each direction, whether its packets are about to be ours, are ours, or
  * are to be dropped rather than sent up while they are about to be. */
-#define TIER_MOVING 0x01000000ULL
-#define TIER_MOVED 0x02000000ULL
-#define TIER_HOLD 0x04000000ULL
+#define TIER_MOVING 0x00800000ULL
+#define TIER_MOVED 0x01000000ULL
+#define TIER_HOLD 0x02000000ULL
 #define TIER_OUT_SHIFT 3
 #define LVSD_EXPIRING (1ULL << 30)
 

@@ -25,8 +25,8 @@ struct Flags {
     hold: u32,
 }
 
-const IN: Flags = Flags { moving: 1 << 24, moved: 1 << 25, hold: 1 << 26 };
-const OUT: Flags = Flags { moving: 1 << 27, moved: 1 << 28, hold: 1 << 29 };
+const IN: Flags = Flags { moving: 1 << 23, moved: 1 << 24, hold: 1 << 25 };
+const OUT: Flags = Flags { moving: 1 << 26, moved: 1 << 27, hold: 1 << 28 };
 
 const fn flags(out: bool) -> Flags {
     if out { OUT } else { IN }

@@ -16,9 +16,9 @@ const CLIENT: &str = "10.2.0.1";
 const SERVER: &str = "10.1.0.1";
 
 /// Flags of the client's direction, as `modes/bpf/tier.h` has them; the server's are three bits above.
-const MOVING: u32 = 1 << 24;
-const MOVED: u32 = 1 << 25;
-const HOLD: u32 = 1 << 26;
+const MOVING: u32 = 1 << 23;
+const MOVED: u32 = 1 << 24;
+const HOLD: u32 = 1 << 25;
 const OUT: u32 = 3;
 
 fn ip(s: &str) -> IpAddr {
@@ -60,7 +60,7 @@ fn conn<T>(rig: &Rig, proto: u8, f: impl FnOnce(&Conn<'_>) -> T) -> T {
 }
 
 fn flags(rig: &Rig, proto: u8) -> u32 {
-    conn(rig, proto, |c| c.flags()) & (0x3f << 24)
+    conn(rig, proto, |c| c.flags()) & (0x3f << 23)
 }
 
 /// A packet of the flow goes up, as the programs see it.
