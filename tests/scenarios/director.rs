@@ -194,12 +194,12 @@ pub(crate) fn datapath_arguments() -> Vec<String> {
 
 /// Whether known connections are forwarded in the kernel.
 pub(crate) fn has_tier() -> bool {
-    datapath_arguments().iter().any(|word| word == "tc")
+    datapath_arguments().iter().any(|word| word == "tc" || word == "xdp")
 }
 
 /// Whether a packet socket in the director sees the frames that are taken: XDP comes before it.
 pub(crate) fn taps_see_what_is_ours() -> bool {
-    datapath_arguments().iter().all(|word| word != "afxdp")
+    datapath_arguments().iter().all(|word| word != "afxdp" && word != "xdp")
 }
 
 /// The daemon's arguments.

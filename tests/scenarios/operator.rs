@@ -125,7 +125,7 @@ fn status_shows_the_daemon_and_its_queues() {
     let kind = &datapath_arguments()[1];
     assert!(lines[1].starts_with(&format!("datapath {kind} (as --datapath says), ")), "{text}");
     let (rings, modes): (_, &[&str]) = match kind.as_str() {
-        "afxdp" => ("afxdp", &["native", "generic"]),
+        "afxdp" | "xdp" => ("afxdp", &["native", "generic"]),
         _ => ("afpacket", &["tcx", "clsact"]),
     };
     let used = lab.d().connections().len();
