@@ -131,6 +131,9 @@ fn the_number_of_queues_changes() {
         lab.lvsd = None;
         set(&lab, 1);
         lab.start_lvsd();
+        // what it has found in its state file, or not yet
+        lab.d().ctl_ok("-C");
+        services(&lab);
         &[2, 4]
     };
     for queues in numbers {
