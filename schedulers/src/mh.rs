@@ -52,6 +52,10 @@ impl MaglevHashing {
 }
 
 impl Scheduler for MaglevHashing {
+    fn is_consistent(&self) -> bool {
+        true
+    }
+
     fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
         let port = if self.port { u32::from(flow.client_port) } else { 0 };
         let key = port.wrapping_add(fold(flow.client));
