@@ -423,6 +423,8 @@ impl Backend for Director {
         let gauges = [
             ("connections_ipv4", self.table.len(Family::V4)),
             ("connections_ipv6", self.table.len(Family::V6)),
+            ("half_open_ipv4", self.table.half_open(Family::V4) as usize),
+            ("half_open_ipv6", self.table.half_open(Family::V6) as usize),
         ]
         .map(|(name, n)| Counter { name: name.to_owned(), value: n as u64 });
         let ports = self.port_counters.get().map(|read| read()).unwrap_or_default();

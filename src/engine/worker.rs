@@ -201,11 +201,20 @@ impl Worker {
             return Verdict::Pass;
         };
         // Active FTP's data connections come from port 20 of a server: never a new connection to a service.
-        if !may_begin(p) || (p.proto == PROTO_TCP && p.sport == 20) {
+        if p.proto == PROTO_TCP && p.sport == 20 {
             return Verdict::Pass;
         }
+        let scheduled = if may_begin(p) {
+            director.schedule(self.index, now, &service, p)
+        } else {
+            // What follows on a SYN that got no entry, if that may be.
+            match director.schedule_later(self.index, now, &service, p) {
+                Some(scheduled) => scheduled,
+                None => return Verdict::Pass,
+            }
+        };
         make_partial(frame, p);
-        match director.schedule(self.index, now, &service, p) {
+        match scheduled {
             Scheduled::Conn(conn) => {
                 self.count_in(conn.dest(), frame, p);
                 conn.count_packet();
@@ -239,10 +248,16 @@ impl Worker {
                 let word = conn.word();
                 let old = State::from_u8(word.state());
                 let new = tcp::next(view, old, p.tcp_flags);
-                if new == old {
+                let settles = new == State::Established && word.is_half_open();
+                if new == old && !settles {
                     break new;
                 }
-                if conn.try_set(word, new as u8, word.flags()).is_ok() {
+                let done = if settles {
+                    director.table.settle(conn, word, new as u8, word.flags())
+                } else {
+                    conn.try_set(word, new as u8, word.flags())
+                };
+                if done.is_ok() {
                     if new.is_active() != old.is_active() {
                         director.dests.line(conn.dest()).set_active(new.is_active());
                     }
@@ -310,7 +325,7 @@ impl Worker {
         let word = template.word();
         if word.flags() & FLAG_ASSURED == 0 {
             // Lost to a concurrent change, the next established connection says it again.
-            let _ = template.try_set(word, word.state(), word.flags() | FLAG_ASSURED);
+            let _ = self.director.table.settle(&template, word, word.state(), word.flags() | FLAG_ASSURED);
         }
     }
 
