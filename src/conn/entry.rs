@@ -114,6 +114,14 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// Fetches the cache line of word 0, and of IPv6 that of the tail, too.
+    pub(super) fn prefetch_head(self) {
+        mem::prefetch(self.state());
+        if let Entry::V6(w) = self {
+            mem::prefetch(&w[V6_TAIL]);
+        }
+    }
+
     /// Word 0.
     #[inline(always)]
     pub(super) fn word(self) -> State {

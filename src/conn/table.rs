@@ -514,11 +514,16 @@ impl Half {
                 if locked.wheel.armed() == 0 {
                     break;
                 }
-                done += locked.wheel.advance(now, budget - done, &mut due, |item| {
-                    let conn = self.slots.conn(item * self.ways() + s as u32)?;
-                    Some(conn.entry.seen().deadline())
+                let slot = |item| item * self.ways() + s as u32;
+                let fetch = |item| self.slots.get(slot(item)).into_iter().for_each(Entry::prefetch_head);
+                done += locked.wheel.advance(now, budget - done, &mut due, fetch, |item| {
+                    Some(self.slots.conn(slot(item))?.entry.seen().deadline())
                 });
                 drop(locked);
+                // all at once, so that the memory works on many
+                for &item in &due {
+                    self.prefetch_keys(slot(item));
+                }
                 for &item in &due {
                     self.decide(now, item * self.ways() + s as u32, on_expire);
                 }
@@ -531,6 +536,14 @@ impl Half {
             }
         }
         done
+    }
+
+    /// Fetches what is needed to remove the connection in a slot.
+    fn prefetch_keys(&self, slot: u32) {
+        let Some(entry) = self.slots.get(slot) else { return };
+        for key in [entry.key(false), entry.key(true)].into_iter().flatten() {
+            self.index.prefetch(&self.key_place(&key));
+        }
     }
 
     /// What becomes of a connection whose timer was taken out as due.

@@ -21,8 +21,12 @@ use crate::time::{Now, ticks};
 
 /// Frames judged together.
 const BATCH: usize = 64;
-/// Entries whose timers are looked at in one tick.
-const EXPIRE_BUDGET: usize = 256;
+/// Entries whose timers are looked at in one tick: few, so that packets wait for little; the next tick follows at once while more are due.
+const EXPIRE_BUDGET: usize = 8;
+/// And for each connection that the worker has made since: its timer moves down the wheel's levels and ends as often as it is made.
+const EXPIRE_FOR_EACH: u64 = 4;
+/// The most in one tick.
+const EXPIRE_BUDGET_MAX: u64 = 256;
 /// Time between two ticks while nothing presses.
 const IDLE_TICK_NS: u64 = 50_000_000;
 /// Time between two looks at next hops that frames wait for.
@@ -47,6 +51,8 @@ pub struct Worker {
     pub(super) timeouts: [u32; TIMEOUTS],
     /// When the timers were last looked after.
     ticked: Now,
+    /// Entries that the worker had made by then.
+    made: u64,
 }
 
 impl std::fmt::Debug for Worker {
@@ -98,6 +104,7 @@ impl Worker {
             parsed: Vec::with_capacity(BATCH),
             timeouts: [0; TIMEOUTS],
             ticked: Now::default(),
+            made: 0,
         }
     }
 
@@ -330,10 +337,14 @@ impl Worker {
     }
 
     /// Looks after timers that are due; whether there may be more.
-    fn expire(&self, now: Now) -> bool {
+    fn expire(&mut self, now: Now) -> bool {
+        let made = self.counters().counted(Count::ConnNew) + self.counters().counted(Count::TemplateNew);
+        let new = made.wrapping_sub(std::mem::replace(&mut self.made, made));
+        let more = new.saturating_mul(EXPIRE_FOR_EACH).min(EXPIRE_BUDGET_MAX) as usize;
+        let budget = EXPIRE_BUDGET.max(more);
         let director = &*self.director;
         let mut ended = 0;
-        let handled = director.table.expire(now.tick(), EXPIRE_BUDGET, &mut |conn| {
+        let handled = director.table.expire(now.tick(), budget, &mut |conn| {
             if conn.is_template() && conn.controlled() > 0 {
                 return Expiry::Keep(ticks(TEMPLATE_EXTENSION_SECS));
             }
@@ -343,7 +354,7 @@ impl Worker {
             Expiry::Remove
         });
         self.counters().add(Count::ConnExpired, ended);
-        handled >= EXPIRE_BUDGET
+        handled >= budget
     }
 }
 
