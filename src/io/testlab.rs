@@ -196,6 +196,7 @@ pub(crate) fn connect_known(lab: &Lab) -> (TcpStream, ConnTable) {
             template: None,
             fwmark: 0,
             index_out: true,
+            half_open: false,
             is_template: false,
         };
         table.insert(Tick(1), &new).unwrap();
