@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Fills a 60-byte UDP frame and sends it out of an interface. Driven by BPF_PROG_TEST_RUN with live frames, whose pages
+ * Fills a 60-byte UDP frame, or a TCP segment of that length, and sends it out of an interface. Driven by BPF_PROG_TEST_RUN with live frames, whose pages
  * come back with whatever the last receiver wrote, so the whole frame is written each time.
  *
  * Flow f has source port 1024 + f % 50000 and source address base + f / 50000.
@@ -18,7 +18,8 @@
 
 const volatile __u32 frame[WORDS]; /* source address and port, and both checksums, are filled in here */
 const volatile __u32 ip_sum;       /* of the header without source address and checksum, host order */
-const volatile __u32 udp_sum;      /* of pseudo-header, header and data without source address, port and checksum */
+const volatile __u32 l4_sum;       /* of pseudo-header, header and data without source address, port and checksum */
+const volatile __u32 tcp;          /* 1: TCP, whose checksum is elsewhere */
 const volatile __u32 source;       /* host order */
 const volatile __u32 flows = 1;
 const volatile __u32 ifindex;
@@ -88,8 +89,11 @@ int generate(struct xdp_md *ctx)
 	*(__be16 *)(bytes + 26) = bpf_htons(address >> 16);
 	*(__be16 *)(bytes + 28) = bpf_htons(address);
 	*(__be16 *)(bytes + 34) = bpf_htons(port);
-	sum = finish(udp_sum + sum + port);
-	*(__be16 *)(bytes + 40) = bpf_htons(sum ? sum : 0xffff);
+	sum = finish(l4_sum + sum + port);
+	if (tcp)
+		*(__be16 *)(bytes + 50) = bpf_htons(sum);
+	else
+		*(__be16 *)(bytes + 40) = bpf_htons(sum ? sum : 0xffff);
 	return bpf_redirect(ifindex, 0);
 }
 

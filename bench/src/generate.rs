@@ -50,6 +50,9 @@ pub(crate) struct Options {
     /// Stop after this many seconds (rounded up to a whole batch of frames)
     #[arg(long, default_value_t = 5)]
     seconds: u64,
+    /// TCP segments with SYN instead of UDP
+    #[arg(long)]
+    syn: bool,
     /// Stop after exactly this many frames
     #[arg(long, default_value_t = 0)]
     count: u64,
@@ -63,7 +66,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let ifindex = netdevice::name_to_index(&any, &o.interface)
         .map_err(|_| format!("interface {}: there is no such interface", o.interface))?;
-    let (frame, ip_sum, udp_sum) = template(o);
+    let (frame, ip_sum, l4_sum) = template(o);
     let mut words = [0u32; FRAME / 4];
     for (word, bytes) in words.iter_mut().zip(frame.chunks_exact(4)) {
         *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
@@ -72,7 +75,8 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let mut ebpf = EbpfLoader::new()
         .override_global("frame", &words, true)
         .override_global("ip_sum", &ip_sum, true)
-        .override_global("udp_sum", &udp_sum, true)
+        .override_global("l4_sum", &l4_sum, true)
+        .override_global("tcp", &u32::from(o.syn), true)
         .override_global("source", &source, true)
         .override_global("flows", &o.flows, true)
         .override_global("ifindex", &ifindex, true)
@@ -106,24 +110,31 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     }))
 }
 
-/// The frame without what differs between flows, and the sums of its IP header and of what UDP's checksum covers.
+/// The frame without what differs between flows, and the sums of its IP header and of what UDP's or TCP's checksum covers.
 fn template(o: &Options) -> ([u8; FRAME], u32, u32) {
     let mut f = [0u8; FRAME];
     f[..6].copy_from_slice(&o.dst_mac.0);
     f[6..12].copy_from_slice(&o.src_mac.0);
     f[12..14].copy_from_slice(&[8, 0]);
-    let (ip_len, udp_len) = ((FRAME - 14) as u16, (FRAME - 34) as u16);
+    let (ip_len, l4_len) = ((FRAME - 14) as u16, (FRAME - 34) as u16);
+    let proto = if o.syn { 6 } else { 17 };
     f[14] = 0x45;
     f[16..18].copy_from_slice(&ip_len.to_be_bytes());
-    f[22..24].copy_from_slice(&[64, 17]);
+    f[22..24].copy_from_slice(&[64, proto]);
     f[30..34].copy_from_slice(&o.dst.octets());
     f[36..38].copy_from_slice(&o.port.to_be_bytes());
-    f[38..40].copy_from_slice(&udp_len.to_be_bytes());
-    f[42..].copy_from_slice(b"lvsd bench payload");
+    if o.syn {
+        // sequence number 1, header of 20 bytes, SYN, a window; 6 bytes of data
+        f[41] = 1;
+        f[46..50].copy_from_slice(&[0x50, 2, 0xff, 0xff]);
+    } else {
+        f[38..40].copy_from_slice(&l4_len.to_be_bytes());
+        f[42..].copy_from_slice(b"lvsd bench payload");
+    }
     let ip = sum(&f[14..34]);
     // pseudo-header: addresses, protocol, length
-    let udp = sum(&f[30..34]) + 17 + u32::from(udp_len) + sum(&f[34..]);
-    (f, ip, udp)
+    let l4 = sum(&f[30..34]) + u32::from(proto) + u32::from(l4_len) + sum(&f[34..]);
+    (f, ip, l4)
 }
 
 /// Sum of big-endian 16-bit words.

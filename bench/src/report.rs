@@ -78,16 +78,21 @@ pub(crate) fn median(values: &[f64]) -> f64 {
 /// The value below which `percent` of the values lie (nearest rank); of an even number the median is the mean of both
 /// middle ones. 0 of none.
 pub(crate) fn percentile(values: &[f64], percent: usize) -> f64 {
+    per_mille(values, percent * 10)
+}
+
+/// The same in thousandths.
+pub(crate) fn per_mille(values: &[f64], part: usize) -> f64 {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
     let n = sorted.len();
     if n == 0 {
         return 0.0;
     }
-    if percent == 50 && n.is_multiple_of(2) {
+    if part == 500 && n.is_multiple_of(2) {
         return (sorted[n / 2 - 1] + sorted[n / 2]) / 2.0;
     }
-    sorted[(n * percent).div_ceil(100).clamp(1, n) - 1]
+    sorted[(n * part).div_ceil(1000).clamp(1, n) - 1]
 }
 
 /// Median, smallest and largest of some rounds.
@@ -111,6 +116,7 @@ mod tests {
         assert_eq!(median(&[4.0, 1.0, 2.0, 3.0]), 2.5);
         let hundred: Vec<f64> = (1..=100).rev().map(f64::from).collect();
         assert_eq!(percentile(&hundred, 99), 99.0);
+        assert_eq!((per_mille(&hundred, 999), per_mille(&hundred, 990)), (100.0, 99.0));
         assert_eq!((percentile(&hundred, 0), percentile(&hundred, 100)), (1.0, 100.0));
     }
 

@@ -17,6 +17,10 @@ pub(crate) fn create(_: &Options, servers: &dyn Servers) -> Result<Box<dyn Sched
 }
 
 impl Scheduler for DestinationHashing {
+    fn is_consistent(&self) -> bool {
+        true
+    }
+
     fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
         let index = self.buckets.get(golden_ratio_hash(fold(flow.virt), Buckets::BITS))?;
         servers.load(index).is_available().then_some(index)

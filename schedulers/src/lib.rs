@@ -10,6 +10,7 @@ mod hash;
 mod lc;
 mod maglev;
 mod mh;
+mod plan;
 mod registry;
 mod rr;
 mod sh;
@@ -18,6 +19,7 @@ mod wrr;
 
 pub use error::{CreateError, TableSizeError};
 pub use maglev::{DEFAULT_TABLE_SIZE, MAX_TABLE_SIZE};
+pub use plan::{Built, Plan};
 pub use registry::{Algorithm, Flag, FlagName, create, find, names, parse_flag};
 use std::net::IpAddr;
 
@@ -107,10 +109,28 @@ pub trait Scheduler: Send {
     fn changed(&mut self, servers: &dyn Servers, index: usize) {
         let _ = (servers, index);
     }
+    /// Whether the choice depends on the flow and the servers alone, not on earlier choices: then all segments of a
+    /// connection get the same server without anybody's memory of it, while servers and weights stay as they are and none
+    /// is overloaded.
+    fn is_consistent(&self) -> bool {
+        false
+    }
     /// Does now what the changes since the last pick left to do, so that the next pick need not: worth calling after a
     /// batch of changes. Picks are the same without it.
     fn prepare(&mut self, servers: &dyn Servers) {
         let _ = servers;
+    }
+    /// The same where others wait for the scheduler: what takes long, as a plan that needs neither the scheduler nor the
+    /// servers. From this call until what came of the plan is [installed](Scheduler::install), picks are made from what was there before the
+    /// changes, but never of a server that is gone or takes no connections. None where there is nothing to do that takes long.
+    fn plan(&mut self, servers: &dyn Servers) -> Option<Plan> {
+        let _ = servers;
+        None
+    }
+    /// Takes in what came of the last plan, and leaves in its place what is not needed any more (to be dropped where nobody waits).
+    /// Where more has changed since, nothing: that wants a plan of its own.
+    fn install(&mut self, built: &mut Built) {
+        let _ = built;
     }
 }
 

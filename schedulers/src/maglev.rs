@@ -19,14 +19,15 @@
 //!   spreads over all others by weight, on every director alike. (Neighbouring slots would not do: permutations run in
 //!   constant steps, so some servers are neighbours much oftener than others.) There are no flags.
 //! * **Changes** are noted, and the table is built at the next [`Scheduler::prepare`] or pick: restoring a thousand
-//!   servers builds one table, not a thousand.
+//!   servers builds one table, not a thousand. Or it is [planned](Scheduler::plan) and built while picks go on by the old table, in which a
+//!   server that is gone counts as one that takes no connections.
 //! * **Limits.** M is at most [`MAX_TABLE_SIZE`]. When servers are added until there are M or more (or more than
 //!   65,535), those last in the order of turns get no slots.
 
 mod fill;
 
 use crate::hash::siphash13;
-use crate::{CreateError, Flow, Options, Scheduler, Servers, TableSizeError, is_prime};
+use crate::{Built, CreateError, Flow, Options, Plan, Scheduler, Servers, TableSizeError, is_prime};
 use fill::Candidate;
 use std::net::IpAddr;
 
@@ -50,15 +51,29 @@ const KEY_SKIP: [u64; 2] = [0x4528_21e6_38d0_1377, 0xbe54_66cf_34e9_0c6c];
 struct Maglev {
     /// M.
     size: u32,
-    /// The server of each slot, as a position in `order`; empty where no server has a weight.
-    slots: Vec<u16>,
-    /// The servers that have slots, as indices into the service's list, in the order of their turns.
-    order: Vec<usize>,
+    table: Table,
     /// The weights that the table was or will be built for, in the order of the service's list.
     weights: Vec<u32>,
-    /// The table is not the one for the servers of now.
-    stale: bool,
+    /// Counts changes.
+    changes: u64,
+    /// Somebody builds the table for the servers of now.
+    planned: bool,
 }
+
+/// Which server has which slot.
+#[derive(Debug, Default)]
+struct Table {
+    /// The server of each slot, as a position in `order`; empty where no server has a weight.
+    slots: Vec<u16>,
+    /// The servers that have slots, as indices into the service's list ([`GONE`] where one was removed), in the order of their
+    /// turns.
+    order: Vec<usize>,
+    /// The changes that it takes account of.
+    changes: u64,
+}
+
+/// Index of a server that was removed.
+const GONE: usize = usize::MAX;
 
 pub(crate) fn create(options: &Options, servers: &dyn Servers) -> Result<Box<dyn Scheduler>, CreateError> {
     let size = options.table_size.unwrap_or(DEFAULT_TABLE_SIZE);
@@ -73,37 +88,60 @@ pub(crate) fn create(options: &Options, servers: &dyn Servers) -> Result<Box<dyn
         return wrong(TableSizeError::TooFew { servers: servers.len() });
     }
     let weights = (0..servers.len()).map(|index| servers.load(index).weight).collect();
-    let mut maglev = Maglev { size, slots: Vec::new(), order: Vec::new(), weights, stale: true };
-    maglev.build(servers);
+    let mut maglev = Maglev { size, table: Table::default(), weights, changes: 0, planned: false };
+    maglev.table = maglev.blueprint(servers).build(Vec::new());
     Ok(Box::new(maglev))
 }
 
-impl Maglev {
-    /// Makes the table for the servers of now.
-    fn build(&mut self, servers: &dyn Servers) {
-        self.stale = false;
-        let mut turns: Vec<(u64, usize)> = (0..servers.len())
-            .filter(|&index| self.weights.get(index).is_some_and(|weight| *weight > 0))
-            .map(|index| (hash_server(servers.identity(index), KEY_OFFSET), index))
-            .collect();
+/// All that a table is made from.
+#[derive(Debug)]
+struct Blueprint {
+    size: u32,
+    /// Address and port, and weight, of each server that has one, with its index.
+    servers: Vec<((IpAddr, u16), u32, usize)>,
+    changes: u64,
+}
+
+impl Blueprint {
+    /// Makes the table, in the memory of an older one's slots.
+    fn build(self, mut slots: Vec<u16>) -> Table {
+        let hash = |at: &usize| hash_server(self.servers[*at].0, KEY_OFFSET);
+        let mut turns: Vec<(u64, usize)> = (0..self.servers.len()).map(|at| (hash(&at), at)).collect();
         turns.sort_unstable_by(|a, b| {
-            a.0.cmp(&b.0).then_with(|| servers.identity(a.1).cmp(&servers.identity(b.1)))
+            a.0.cmp(&b.0).then_with(|| self.servers[a.1].0.cmp(&self.servers[b.1].0))
         });
         turns.truncate((self.size as usize - 1).min(MAX_SERVERS));
-        let weights: Vec<u32> = turns.iter().map(|&(_, index)| self.weights[index]).collect();
+        let weights: Vec<u32> = turns.iter().map(|&(_, at)| self.servers[at].1).collect();
         let modulus = u64::from(self.size);
-        let candidates =
-            turns.iter().zip(fill::quotas(&weights, self.size)).map(|(&(hash, index), quota)| {
-                let skip = hash_server(servers.identity(index), KEY_SKIP) % (modulus - 1) + 1;
-                Candidate::new((hash % modulus) as u32, skip as u32, quota)
-            });
-        fill::fill(candidates.collect(), self.size, &mut self.slots);
-        self.order.clear();
-        self.order.extend(turns.iter().map(|&(_, index)| index));
+        let candidates = turns.iter().zip(fill::quotas(&weights, self.size)).map(|(&(hash, at), quota)| {
+            let skip = hash_server(self.servers[at].0, KEY_SKIP) % (modulus - 1) + 1;
+            Candidate::new((hash % modulus) as u32, skip as u32, quota)
+        });
+        fill::fill(candidates.collect(), self.size, &mut slots);
+        let order = turns.iter().map(|&(_, at)| self.servers[at].2).collect();
+        Table { slots, order, changes: self.changes }
+    }
+}
+
+impl Maglev {
+    /// What the table for the servers of now is made from.
+    fn blueprint(&self, servers: &dyn Servers) -> Blueprint {
+        let weights = self.weights.iter().take(servers.len()).enumerate().filter(|(_, weight)| **weight > 0);
+        let servers = weights.map(|(index, weight)| (servers.identity(index), *weight, index)).collect();
+        Blueprint { size: self.size, servers, changes: self.changes }
+    }
+
+    fn is_stale(&self) -> bool {
+        self.table.changes != self.changes
+    }
+
+    fn change(&mut self) {
+        self.changes += 1;
+        self.planned = false;
     }
 
     fn server(&self, slot: usize) -> Option<usize> {
-        self.order.get(usize::from(*self.slots.get(slot)?)).copied()
+        self.table.order.get(usize::from(*self.table.slots.get(slot)?)).copied()
     }
 
     fn slot(&self, hash: u64) -> usize {
@@ -112,16 +150,17 @@ impl Maglev {
 
     /// Another server for a connection whose own takes none.
     fn substitute(&self, servers: &dyn Servers, hash: u64) -> Option<usize> {
-        let usable = |index: &usize| servers.load(*index).is_available();
+        let usable = |index: &usize| *index != GONE && servers.load(*index).is_available();
         // Without this look a service that is full would cost the whole search for every attempt.
-        if !self.order.iter().any(usable) {
+        let order = &self.table.order;
+        if !order.iter().any(usable) {
             return None;
         }
         let hashes = std::iter::successors(Some(hash), |hash| Some(mix(*hash)));
         let probed = hashes.skip(1).take(PROBES).filter_map(|hash| self.server(self.slot(hash))).find(usable);
         probed.or_else(|| {
-            let first = usize::from(*self.slots.get(self.slot(hash))?);
-            self.order.iter().cycle().skip(first).take(self.order.len()).copied().find(usable)
+            let first = usize::from(*self.table.slots.get(self.slot(hash))?);
+            order.iter().cycle().skip(first).take(order.len()).copied().find(usable)
         })
     }
 }
@@ -135,23 +174,34 @@ fn mix(state: u64) -> u64 {
 }
 
 impl Scheduler for Maglev {
+    fn is_consistent(&self) -> bool {
+        true
+    }
+
     fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
         self.prepare(servers);
         let hash = hash_flow(flow);
         let index = self.server(self.slot(hash))?;
-        if servers.load(index).is_available() { Some(index) } else { self.substitute(servers, hash) }
+        let usable = index != GONE && servers.load(index).is_available();
+        if usable { Some(index) } else { self.substitute(servers, hash) }
     }
 
     fn added(&mut self, servers: &dyn Servers, index: usize) {
         self.weights.insert(index.min(self.weights.len()), servers.load(index).weight);
-        self.stale = true;
+        for known in self.table.order.iter_mut().filter(|known| **known >= index && **known != GONE) {
+            *known += 1;
+        }
+        self.change();
     }
 
     fn removed(&mut self, _servers: &dyn Servers, index: usize) {
         if index < self.weights.len() {
             self.weights.remove(index);
         }
-        self.stale = true;
+        for known in self.table.order.iter_mut().filter(|known| **known >= index && **known != GONE) {
+            *known = if *known == index { GONE } else { *known - 1 };
+        }
+        self.change();
     }
 
     fn changed(&mut self, servers: &dyn Servers, index: usize) {
@@ -160,12 +210,29 @@ impl Scheduler for Maglev {
             Some(known) if *known != weight => *known = weight,
             _ => return,
         }
-        self.stale = true;
+        self.change();
     }
 
     fn prepare(&mut self, servers: &dyn Servers) {
-        if self.stale {
-            self.build(servers);
+        if self.is_stale() && !self.planned {
+            let slots = std::mem::take(&mut self.table.slots);
+            self.table = self.blueprint(servers).build(slots);
+        }
+    }
+
+    fn plan(&mut self, servers: &dyn Servers) -> Option<Plan> {
+        if !self.is_stale() || self.planned {
+            return None;
+        }
+        self.planned = true;
+        let blueprint = self.blueprint(servers);
+        Some(Plan::new(move || blueprint.build(Vec::new())))
+    }
+
+    fn install(&mut self, built: &mut Built) {
+        if let Some(table) = built.of::<Table>().filter(|table| table.changes == self.changes) {
+            std::mem::swap(&mut self.table, table);
+            self.planned = false;
         }
     }
 }

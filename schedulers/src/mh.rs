@@ -19,12 +19,16 @@ const KEY_OFFSET: u64 = 2_654_435_761;
 /// Key of the hash that gives the distance between a server's preferences.
 const KEY_SKIP: u64 = 2_654_446_892;
 
+/// In place of a server's number.
+const NOBODY: u16 = u16::MAX;
+
 /// State of the kernel's Maglev hashing for one service.
 #[derive(Debug)]
 struct MaglevHashing {
-    /// The server of each slot. Empty where no server has a weight; a slot is `None` only while there are more servers
-    /// than slots, which IPVS refuses to make a table for.
-    slots: Vec<Option<usize>>,
+    /// The server of each slot. Empty where no server has a weight; a slot is [`NOBODY`]'s only while there are more servers
+    /// than slots, which IPVS refuses to make a table for. Numbers of 16 bits, so that the table stays in the first-level cache
+    /// while it is filled.
+    slots: Vec<u16>,
     /// [`Servers::last_weight`] of each server.
     last_weights: Vec<u32>,
     port: bool,
@@ -47,11 +51,16 @@ impl MaglevHashing {
     }
 
     fn slot(&self, key: u32) -> Option<usize> {
-        self.slots.get(slot_of(key, KEY_OFFSET) as usize).copied().flatten()
+        let server = *self.slots.get(slot_of(key, KEY_OFFSET) as usize)?;
+        (server != NOBODY).then_some(server.into())
     }
 }
 
 impl Scheduler for MaglevHashing {
+    fn is_consistent(&self) -> bool {
+        true
+    }
+
     fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
         let port = if self.port { u32::from(flow.client_port) } else { 0 };
         let key = port.wrapping_add(fold(flow.client));
@@ -72,8 +81,8 @@ impl Scheduler for MaglevHashing {
 
     fn added(&mut self, servers: &dyn Servers, index: usize) {
         self.last_weights.insert(index.min(self.last_weights.len()), servers.last_weight(index));
-        for server in self.slots.iter_mut().flatten() {
-            *server += usize::from(*server >= index);
+        for server in &mut self.slots {
+            *server += u16::from(*server != NOBODY && usize::from(*server) >= index);
         }
         self.refill(servers);
     }
@@ -83,10 +92,10 @@ impl Scheduler for MaglevHashing {
             self.last_weights.remove(index);
         }
         for slot in &mut self.slots {
-            *slot = match *slot {
-                Some(server) if server == index => None,
-                Some(server) if server > index => Some(server - 1),
-                other => other,
+            *slot = match usize::from(*slot) {
+                server if *slot == NOBODY || server < index => *slot,
+                server if server == index => NOBODY,
+                _ => *slot - 1,
             };
         }
         self.refill(servers);
@@ -123,7 +132,7 @@ struct Candidate {
 }
 
 /// Fills the table: in rounds, each server takes the next free slots of its preference list. Empty without weights.
-fn fill(servers: &dyn Servers, weights: &[u32]) -> Vec<Option<usize>> {
+fn fill(servers: &dyn Servers, weights: &[u32]) -> Vec<u16> {
     let divisor = weights.iter().fold(0, |divisor, weight| gcd(divisor, *weight));
     let heaviest = weights.iter().max().map_or(0, |weight| weight.checked_div(divisor).unwrap_or(0));
     if heaviest == 0 {
@@ -143,15 +152,16 @@ fn fill(servers: &dyn Servers, weights: &[u32]) -> Vec<Option<usize>> {
             }
         })
         .collect();
-    let mut slots = vec![None; TABLE_SIZE as usize];
+    let mut slots = vec![NOBODY; TABLE_SIZE as usize];
     let mut free = TABLE_SIZE;
     loop {
-        for (index, candidate) in candidates.iter_mut().enumerate() {
+        for (index, candidate) in (0..).zip(&mut candidates) {
             for _ in 0..candidate.turns {
-                while slots[candidate.next as usize].is_some() {
-                    candidate.next = (candidate.next + candidate.skip) % TABLE_SIZE;
+                while slots[candidate.next as usize] != NOBODY {
+                    let next = candidate.next + candidate.skip;
+                    candidate.next = if next >= TABLE_SIZE { next - TABLE_SIZE } else { next };
                 }
-                slots[candidate.next as usize] = Some(index);
+                slots[candidate.next as usize] = index;
                 free -= 1;
                 if free == 0 {
                     return slots;

@@ -30,6 +30,10 @@ impl SourceHashing {
 }
 
 impl Scheduler for SourceHashing {
+    fn is_consistent(&self) -> bool {
+        true
+    }
+
     fn pick(&mut self, servers: &dyn Servers, flow: &Flow) -> Option<usize> {
         let port = if self.port { u32::from(flow.client_port) } else { 0 };
         let hash = golden_ratio_hash(port.wrapping_add(fold(flow.client)), BUCKET_BITS);

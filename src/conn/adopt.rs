@@ -33,14 +33,18 @@ impl Half {
 
     fn adopt_slot(&self, slot: u32, now: Tick) {
         let Some((mut shard, item)) = self.shard(slot) else { return };
-        let Some(conn) = self.slots.conn(slot) else { return shard.release(item) };
+        let Some(conn) = self.slots.conn(slot) else {
+            shard.release(item);
+            return;
+        };
         // the old daemon may have stopped while its timer decided
         let word = conn.word();
         if conn.entry.swap(word, word.not_expiring()).is_err() || !self.adopt_keys(slot) {
             let word = conn.word();
             // nobody else writes word 0 now
             let _ = conn.entry.swap(word, State::removed(word));
-            return shard.release(item);
+            shard.release(item);
+            return;
         }
         // a clock that began anew (the machine did not, or the memory would be gone) is not expected; a last packet in
         // the future would keep the connection for ever
@@ -48,6 +52,9 @@ impl Half {
             conn.touch(now, conn.timeout());
         }
         shard.wheel.arm(item, now, conn.entry.seen().deadline());
+        if conn.word().is_half_open() {
+            self.enqueue(&mut shard, slot);
+        }
         self.len.fetch_add(1, Relaxed);
     }
 

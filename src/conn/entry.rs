@@ -114,6 +114,14 @@ impl<'a> Entry<'a> {
         }
     }
 
+    /// Fetches the cache line of word 0, and of IPv6 that of the tail, too.
+    pub(super) fn prefetch_head(self) {
+        mem::prefetch(self.state());
+        if let Entry::V6(w) = self {
+            mem::prefetch(&w[V6_TAIL]);
+        }
+    }
+
     /// Word 0.
     #[inline(always)]
     pub(super) fn word(self) -> State {
@@ -227,10 +235,11 @@ impl<'a> Entry<'a> {
     }
 
     /// Publishes what was filled in, as the slot's next tenant; gives its generation.
-    pub(super) fn publish(self, state: u8, flags: u32) -> u32 {
+    pub(super) fn publish(self, state: u8, flags: u32, half_open: bool) -> u32 {
         let old = self.word().generation();
         let generation = if old >= GENERATION_MAX { 1 } else { old + 1 };
-        let word = State::new(generation, state, flags & FLAGS_MASK | LIVE);
+        let word =
+            State::new(generation, state, flags & FLAGS_MASK | LIVE | if half_open { HALF_OPEN } else { 0 });
         self.state().store(word.0, Release);
         generation
     }
@@ -239,7 +248,7 @@ impl<'a> Entry<'a> {
     #[cfg(test)]
     pub(super) fn publish_after(self, generation: u32) -> u32 {
         self.state().store(State::new(generation, 0, 0).0, Release);
-        self.publish(0, 0)
+        self.publish(0, 0, false)
     }
 
     /// Compare-and-swap of word 0.
@@ -376,6 +385,15 @@ impl State {
         self.0 as u32 & EXPIRING != 0
     }
 
+    /// Whether it was never established.
+    pub fn is_half_open(self) -> bool {
+        self.0 as u32 & HALF_OPEN != 0
+    }
+
+    pub(super) fn settled(self) -> State {
+        State(self.0 & !u64::from(HALF_OPEN))
+    }
+
     pub(super) fn expiring(self) -> State {
         State(self.0 | EXPIRING as u64)
     }
@@ -487,11 +505,21 @@ impl Conn<'_> {
     /// Word 0 as it is now. If that is not live or of another generation, the connection is gone; if it is expiring, its end is
     /// being decided, and its state stands still. Don't try again then.
     pub fn try_set(&self, old: State, state: u8, flags: u32) -> Result<(), State> {
+        self.try_change(old, state, flags, |word| word)
+    }
+
+    pub(super) fn try_change(
+        &self,
+        old: State,
+        state: u8,
+        flags: u32,
+        more: fn(State) -> State,
+    ) -> Result<(), State> {
         if !old.is_live() || old.is_expiring() || old.generation() != self.generation {
             return Err(self.word());
         }
         let table = old.0 as u32 & !FLAGS_MASK;
-        self.entry.swap(old, State::new(self.generation, state, flags & FLAGS_MASK | table))
+        self.entry.swap(old, more(State::new(self.generation, state, flags & FLAGS_MASK | table)))
     }
 
     /// Tick of the last packet.

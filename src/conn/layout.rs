@@ -27,8 +27,10 @@ pub const STATE_SHIFT: u32 = 32;
 pub const LIVE: u32 = 1 << 31;
 /// Flag of word 0: its timer is about to decide. Readers ignore it.
 pub const EXPIRING: u32 = 1 << 30;
+/// Flag of word 0: the connection was never established, and goes first where room is needed. Readers ignore it.
+pub const HALF_OPEN: u32 = 1 << 29;
 /// The flags of word 0 that are the engine's.
-pub const FLAGS_MASK: u32 = EXPIRING - 1;
+pub const FLAGS_MASK: u32 = HALF_OPEN - 1;
 /// The bits of word 0 that must be the same before and after the other words are read.
 pub const IDENTITY_MASK: u64 = (GENERATION_MAX as u64) << GENERATION_SHIFT | LIVE as u64;
 

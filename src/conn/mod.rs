@@ -9,6 +9,8 @@ mod entry;
 pub mod hash;
 mod index;
 pub mod layout;
+mod queue;
+mod room;
 mod shard;
 mod table;
 mod types;
@@ -18,7 +20,7 @@ mod wheel;
 pub use entry::{Conn, State};
 pub use table::ConnTable;
 pub use types::{
-    Config, ConnRef, Direction, Expiry, Hint, InsertError, Memory, NewConn, Stats, TableError, Tuple,
+    Config, ConnRef, Direction, Evicted, Expiry, Hint, InsertError, Memory, NewConn, Stats, TableError, Tuple,
 };
 
 #[cfg(test)]

@@ -5,6 +5,7 @@
 //! in the kernel, is done: freed slots gather in `open`; that becomes `closed` with the tick of that moment; two
 //! ticks after that they are free.
 
+use super::queue::Queue;
 use super::wheel::{List, Wheel};
 use crate::time::Tick;
 
@@ -14,6 +15,8 @@ const REST: u32 = 2;
 #[derive(Debug)]
 pub(super) struct Shard {
     pub(super) wheel: Wheel,
+    /// Half-open connections, the oldest first.
+    pub(super) half_open: Queue,
     /// Items from here on were never used.
     fresh: u32,
     items: u32,
@@ -27,6 +30,7 @@ impl Shard {
     pub(super) fn new(items: u32, now: Tick) -> Shard {
         Shard {
             wheel: Wheel::new(items, now),
+            half_open: Queue::new(items),
             fresh: 0,
             items,
             free: List::default(),
@@ -64,10 +68,11 @@ impl Shard {
         }
     }
 
-    /// Gives an item back: its timer is off, and it rests.
-    pub(super) fn release(&mut self, item: u32) {
+    /// Gives an item back: its timer is off, and it rests. True if it was half-open.
+    pub(super) fn release(&mut self, item: u32) -> bool {
         self.wheel.cancel(item);
         self.wheel.push(&mut self.open, item);
+        self.half_open.remove(item)
     }
 
     /// Time passes: slots at rest become free.

@@ -25,11 +25,15 @@ pub(super) struct Half {
     pub(super) slots: Slots,
     pub(super) index: Index,
     pub(super) shards: Box<[Mutex<Shard>]>,
-    max: u32,
+    pub(super) max: u32,
     pub(super) len: AtomicU32,
     /// All slots ever used are below.
     pub(super) high: AtomicU32,
     full: AtomicU64,
+    /// Half-open connections.
+    pub(super) half_open: AtomicU32,
+    /// The same of each shard: where it is worth the lock to look for one.
+    pub(super) waiting: Box<[AtomicU32]>,
     /// The shard that the next [`ConnTable::expire`] begins with.
     turn: AtomicUsize,
     hash_key: [u64; 2],
@@ -249,6 +253,7 @@ impl ConnTable {
         let half = self.half(family);
         Stats {
             connections: half.len.load(Relaxed),
+            half_open: half.half_open.load(Relaxed),
             moves: half.index.moves(),
             overflow: half.index.overflowing(),
             repeats: half.index.repeats(),
@@ -316,14 +321,21 @@ impl Half {
             len: AtomicU32::new(0),
             high: AtomicU32::new(0),
             full: AtomicU64::new(0),
+            half_open: AtomicU32::new(0),
+            waiting: (0..shards).map(|_| AtomicU32::new(0)).collect(),
             turn: AtomicUsize::new(0),
             hash_key: config.hash_key,
         }
     }
 
     /// Number of shards.
-    fn ways(&self) -> u32 {
+    pub(super) fn ways(&self) -> u32 {
         self.shards.len() as u32
+    }
+
+    /// The shard in which a slot is looked for first: by bits of the hash that the bucket hardly depends on.
+    pub(super) fn first_shard(&self, hash: u64) -> u32 {
+        (hash as u32 & 0xffff) % self.ways()
     }
 
     /// The shard of a slot, locked, and the slot's item in it.
@@ -432,8 +444,8 @@ impl Half {
             self.len.fetch_sub(1, Relaxed);
             return None;
         }
-        // bits of the hash that the bucket hardly depends on; if that shard has no slot the next may have
-        let first = (hash as u32 & 0xffff) % self.ways();
+        // if the first has no slot the next may have
+        let first = self.first_shard(hash);
         for n in 0..self.ways() {
             let s = (first + n) % self.ways();
             let Some(mut shard) = self.shards.get(s as usize).map(lock) else { break };
@@ -442,8 +454,11 @@ impl Half {
             let Some(entry) = self.slots.get(slot) else { break };
             self.high.fetch_max(slot + 1, Relaxed);
             entry.fill(now, new);
-            let generation = entry.publish(new.state, new.flags);
+            let generation = entry.publish(new.state, new.flags, new.half_open);
             shard.wheel.arm(item, now, entry.seen().deadline());
+            if new.half_open {
+                self.enqueue(&mut shard, slot);
+            }
             return Some(Conn { entry, slot, generation });
         }
         self.len.fetch_sub(1, Relaxed);
@@ -468,8 +483,10 @@ impl Half {
                 debug_assert!(taken, "reply's pair of slot {slot} missing");
             }
         }
-        if let Some((mut shard, item)) = self.shard(slot) {
-            shard.release(item);
+        if let Some((mut shard, item)) = self.shard(slot)
+            && shard.release(item)
+        {
+            self.note_left(&shard, slot);
         }
         self.len.fetch_sub(1, Relaxed);
     }
@@ -497,11 +514,16 @@ impl Half {
                 if locked.wheel.armed() == 0 {
                     break;
                 }
-                done += locked.wheel.advance(now, budget - done, &mut due, |item| {
-                    let conn = self.slots.conn(item * self.ways() + s as u32)?;
-                    Some(conn.entry.seen().deadline())
+                let slot = |item| item * self.ways() + s as u32;
+                let fetch = |item| self.slots.get(slot(item)).into_iter().for_each(Entry::prefetch_head);
+                done += locked.wheel.advance(now, budget - done, &mut due, fetch, |item| {
+                    Some(self.slots.conn(slot(item))?.entry.seen().deadline())
                 });
                 drop(locked);
+                // all at once, so that the memory works on many
+                for &item in &due {
+                    self.prefetch_keys(slot(item));
+                }
                 for &item in &due {
                     self.decide(now, item * self.ways() + s as u32, on_expire);
                 }
@@ -514,6 +536,14 @@ impl Half {
             }
         }
         done
+    }
+
+    /// Fetches what is needed to remove the connection in a slot.
+    fn prefetch_keys(&self, slot: u32) {
+        let Some(entry) = self.slots.get(slot) else { return };
+        for key in [entry.key(false), entry.key(true)].into_iter().flatten() {
+            self.index.prefetch(&self.key_place(&key));
+        }
     }
 
     /// What becomes of a connection whose timer was taken out as due.

@@ -55,6 +55,7 @@ fn nat(family: Family, client: u32) -> NewConn {
         template: None,
         fwmark: 0,
         index_out: true,
+        half_open: false,
         is_template: false,
     }
 }

@@ -174,6 +174,8 @@ pub struct NewConn {
     pub fwmark: u32,
     /// Whether replies come through the director and are found by their own 5-tuple (NAT).
     pub index_out: bool,
+    /// Whether it is not established yet, and may be evicted until [`super::ConnTable::settle`] says that it is.
+    pub half_open: bool,
     /// Whether this is a template: found by [`super::ConnTable::lookup_template`] only.
     pub is_template: bool,
 }
@@ -218,6 +220,21 @@ pub enum InsertError {
     ReplyTaken,
 }
 
+/// A connection or template that was evicted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Evicted {
+    /// The name that it had.
+    pub id: ConnRef,
+    /// Destination's id.
+    pub dest: u32,
+    /// Last state.
+    pub state: u8,
+    /// The template that it followed.
+    pub template: Option<ConnRef>,
+    /// Whether it was a template.
+    pub is_template: bool,
+}
+
 /// What becomes of a connection whose time is over.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Expiry {
@@ -232,6 +249,8 @@ pub enum Expiry {
 pub struct Stats {
     /// Connections and templates.
     pub connections: u32,
+    /// Of these, half-open ones.
+    pub half_open: u32,
     /// Pairs of the index moved to their other bucket, ever.
     pub moves: u64,
     /// Keys that found no place in the index and live in the overflow map now.

@@ -10,6 +10,8 @@ use crate::time::Tick;
 const DIGIT: u32 = 6;
 const LEVELS: usize = 6;
 const BUCKETS: usize = 1 << DIGIT;
+/// Items that are announced before they are asked about.
+const AHEAD: usize = 8;
 /// Bit of `prev` that says that the rest is a bucket, and the item its first.
 const HEAD: u32 = 1 << 31;
 
@@ -158,16 +160,19 @@ impl Wheel {
     /// Takes out items whose time has come by `now`, into `due`, until that is full or `budget` moves are made; gives the
     /// moves made, so a result below the budget with room left in `due` means that all is done.
     ///
-    /// `deadline` tells an item's present deadline, or `None` for one that needs no timer any more (it is dropped).
+    /// `deadline` tells an item's present deadline, or `None` for one that needs no timer any more (it is dropped). `announce` is
+    /// told a little earlier which items will be asked about.
     pub(super) fn advance(
         &mut self,
         now: Tick,
         budget: usize,
         due: &mut Vec<u32>,
+        announce: impl Fn(u32),
         mut deadline: impl FnMut(u32) -> Option<Tick>,
     ) -> usize {
         let until = self.extend(now);
         let mut moves = 0;
+        let mut announced = 0;
         while moves < budget && due.len() < due.capacity() {
             let Some((at, level, digit)) = self.next_event().filter(|e| e.0 <= until) else {
                 self.current = self.current.max(until);
@@ -175,6 +180,10 @@ impl Wheel {
             };
             self.current = at;
             let Some(item) = self.heads[level][digit].checked_sub(1) else { break };
+            if announced == 0 {
+                announced = self.announce(item, AHEAD.min(budget - moves), &announce);
+            }
+            announced -= 1;
             moves += 1;
             self.cancel(item);
             let Some(tick) = deadline(item) else { continue };
@@ -186,6 +195,12 @@ impl Wheel {
             }
         }
         moves
+    }
+
+    /// Announces an item and those that follow it in its bucket, at most `n`, at least one; gives their number.
+    fn announce(&self, first: u32, n: usize, f: &impl Fn(u32)) -> usize {
+        let next = |item: &u32| self.links.get(*item as usize)?[NEXT].checked_sub(1);
+        std::iter::successors(Some(first), next).take(n.max(1)).inspect(|item| f(*item)).count()
     }
 
     /// Appends an item that is not in the wheel to a list.

@@ -11,7 +11,7 @@ use ipvs_netlink::{
     check_service,
 };
 use modes::{Addr, Family};
-use schedulers::Scheduler;
+use schedulers::{Plan, Scheduler};
 
 use super::director::{Director, Removed};
 use super::reason::{Count, Reason};
@@ -24,6 +24,9 @@ use crate::time::TICK_SHIFT;
 const IPVS_VERSION: u32 = 0x01_02_01;
 /// What IPVS answers as the size of its connection hash table by default; scripts compare the header line.
 const CONN_TAB_SIZE: u32 = 4096;
+
+/// Destinations that are looked after under one hold of a service's lock, where there may be many.
+const AT_ONCE: usize = 64;
 
 fn stats(raw: RawStats, rates: RawStats) -> Stats {
     Stats {
@@ -128,13 +131,21 @@ impl Director {
         })
     }
 
-    /// Takes destination `index` out of its service; its line stays while connections refer to it.
+    /// Lets a scheduler build what its servers' change made stale. The service's lock is taken at the end only, and new connections
+    /// are scheduled meanwhile.
+    fn build(&self, service: &Service, plan: Option<Plan>) {
+        let Some(plan) = plan else { return };
+        let mut built = plan.build();
+        service.lock().scheduler.install(&mut built);
+        // what it was before is dropped without the lock
+    }
+
+    /// Takes destination `index` out of its service; its line stays while connections refer to it. The scheduler is told by
+    /// the caller.
     fn detach(&self, service: &Service, inner: &mut Inner, index: usize) {
         let slot = inner.dests.remove(index);
         self.dests.line(slot.id).set_available(false);
         inner.retired = inner.retired.plus(self.dests.stats(slot.id).since(slot.joined));
-        let Inner { scheduler, dests, .. } = inner;
-        scheduler.removed(&ServerList { slots: dests, dests: &self.dests }, index);
         let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
         let key = (service.key, slot.addr, slot.port);
         trash.insert(key, Removed { slot, service: service.number, idle: false });
@@ -144,8 +155,17 @@ impl Director {
         self.services.remove(&service.key);
         self.announce(&service.key, false);
         let mut inner = service.lock();
-        while let Some(last) = inner.dests.len().checked_sub(1) {
-            self.detach(service, &mut inner, last);
+        // A packet that had found the service before meets one without servers; telling its scheduler of each would take long.
+        if let Ok(none) = self.scheduler(&inner.config, &[]) {
+            inner.scheduler = none;
+        }
+        loop {
+            for _ in 0..AT_ONCE {
+                let Some(last) = inner.dests.len().checked_sub(1) else { return };
+                self.detach(service, &mut inner, last);
+            }
+            drop(inner);
+            inner = service.lock();
         }
     }
 
@@ -156,11 +176,25 @@ impl Director {
             let mut inner = service.lock();
             let Inner { scheduler, dests, .. } = &mut *inner;
             scheduler.prepare(&ServerList { slots: dests, dests: &self.dests });
-            let total = inner.total(&self.dests);
-            inner.rates.update(total);
-            for slot in &mut inner.dests {
-                slot.rates.update(self.dests.stats(slot.id));
+            let before = (inner.retired, inner.dests.len());
+            let mut total = inner.retired;
+            let mut done = 0;
+            while let Some(slots) = inner.dests.get_mut(done..).filter(|slots| !slots.is_empty()) {
+                let part = slots.len().min(AT_ONCE);
+                for slot in &mut slots[..part] {
+                    let now = self.dests.stats(slot.id);
+                    slot.rates.update(now);
+                    total = total.plus(now.since(slot.joined));
+                }
+                done += part;
+                drop(inner);
+                inner = service.lock();
             }
+            if before != (inner.retired, inner.dests.len()) {
+                // a server came or went in between
+                total = inner.total(&self.dests);
+            }
+            inner.rates.update(total);
         }
         self.collect_trash(false);
     }
@@ -216,7 +250,7 @@ impl Backend for Director {
     fn edit_service(&self, service: &Config) -> Result<(), Errno> {
         let _guard = self.admin();
         let old = self.find(&service.key)?;
-        let mut inner = old.lock();
+        let inner = old.lock();
         let mut config = service.clone();
         config.flags = (inner.config.flags & !service.flags_mask) | (service.flags & service.flags_mask);
         config.flags &= !SVC_F_HASHED;
@@ -224,15 +258,20 @@ impl Backend for Director {
         let flags = SVC_F_SCHED1 | SVC_F_SCHED2;
         let other =
             config.scheduler != inner.config.scheduler || (config.flags ^ inner.config.flags) & flags != 0;
-        let scheduler = if other { Some(self.scheduler(&config, &inner.dests)?) } else { None };
+        let dests = if other { inner.dests.clone() } else { Vec::new() };
+        drop(inner);
+        // its table may take long, and servers are changed under the administration's lock only
+        let mut scheduler = if other { Some(self.scheduler(&config, &dests)?) } else { None };
         if service.pe_name.is_some() {
             return Err(Errno::ENOENT);
         }
         check_service(service)?;
-        if let Some(scheduler) = scheduler {
-            inner.scheduler = scheduler;
+        let mut inner = old.lock();
+        if let Some(scheduler) = &mut scheduler {
+            std::mem::swap(&mut inner.scheduler, scheduler);
         }
         inner.config = config;
+        drop(inner);
         self.services.changed();
         Ok(())
     }
@@ -268,7 +307,11 @@ impl Backend for Director {
         line.set_available(true);
         let Inner { scheduler, dests, .. } = &mut *inner;
         dests.insert(0, slot);
-        scheduler.added(&ServerList { slots: dests, dests: &self.dests }, 0);
+        let list = ServerList { slots: dests, dests: &self.dests };
+        scheduler.added(&list, 0);
+        let plan = scheduler.plan(&list);
+        drop(inner);
+        self.build(&service, plan);
         self.services.changed();
         Ok(())
     }
@@ -289,7 +332,11 @@ impl Backend for Director {
         if dest.weight > 0 {
             dests[index].last_weight = weight(dest);
         }
-        scheduler.changed(&ServerList { slots: dests, dests: &self.dests }, index);
+        let list = ServerList { slots: dests, dests: &self.dests };
+        scheduler.changed(&list, index);
+        let plan = scheduler.plan(&list);
+        drop(inner);
+        self.build(&service, plan);
         self.services.changed();
         Ok(())
     }
@@ -300,6 +347,12 @@ impl Backend for Director {
         let mut inner = service.lock();
         let index = inner.dests.iter().position(|d| d.addr == addr && d.port == port).ok_or(Errno::ENOENT)?;
         self.detach(&service, &mut inner, index);
+        let Inner { scheduler, dests, .. } = &mut *inner;
+        let list = ServerList { slots: dests, dests: &self.dests };
+        scheduler.removed(&list, index);
+        let plan = scheduler.plan(&list);
+        drop(inner);
+        self.build(&service, plan);
         self.services.changed();
         Ok(())
     }
@@ -372,6 +425,8 @@ impl Backend for Director {
         let gauges = [
             ("connections_ipv4", self.table.len(Family::V4)),
             ("connections_ipv6", self.table.len(Family::V6)),
+            ("half_open_ipv4", self.table.half_open(Family::V4) as usize),
+            ("half_open_ipv6", self.table.half_open(Family::V6) as usize),
         ]
         .map(|(name, n)| Counter { name: name.to_owned(), value: n as u64 });
         let ports = self.port_counters.get().map(|read| read()).unwrap_or_default();

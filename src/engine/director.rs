@@ -107,6 +107,12 @@ pub struct Sysctls {
     /// fragments of the outer packet. 0, as IPVS does it: senders are told of less than 1,280 bytes, which they ignore, and a
     /// tunnel over IPv6 with less carries nothing.
     pub tunnel_ipv6_min_mtu: AtomicU32,
+    /// Not one of the kernel's. Half-open connections of a family may take this share of its table, in percent, before the oldest are
+    /// evicted (`docs/syn-flood.md`); 0: all of it.
+    pub half_open_percent: AtomicU32,
+    /// Not one of the kernel's. 1: where half-open connections have their share of the table, SYNs to servers by direct routing and
+    /// tunnels get no entry, if the scheduler chooses alike for the segments that follow. 0: every SYN gets an entry.
+    pub stateless_syn: AtomicU32,
 }
 
 impl Default for Sysctls {
@@ -116,18 +122,22 @@ impl Default for Sysctls {
             expire_nodest_conn: AtomicU32::new(0),
             expire_quiescent_template: AtomicU32::new(0),
             tunnel_ipv6_min_mtu: AtomicU32::new(1),
+            half_open_percent: AtomicU32::new(25),
+            stateless_syn: AtomicU32::new(1),
         }
     }
 }
 
 impl Sysctls {
     /// Name, value and largest value of each.
-    pub(super) fn each(&self) -> [(&'static str, &AtomicU32, u32); 4] {
+    pub(super) fn each(&self) -> [(&'static str, &AtomicU32, u32); 6] {
         [
             ("conn_reuse_mode", &self.conn_reuse_mode, 3),
             ("expire_nodest_conn", &self.expire_nodest_conn, 1),
             ("expire_quiescent_template", &self.expire_quiescent_template, 1),
             ("tunnel_ipv6_min_mtu", &self.tunnel_ipv6_min_mtu, 1),
+            ("half_open_percent", &self.half_open_percent, 100),
+            ("stateless_syn", &self.stateless_syn, 1),
         ]
     }
 

@@ -13,6 +13,7 @@ mod admin;
 mod answer;
 mod around;
 mod director;
+mod flood;
 mod forward;
 mod frame;
 mod handler;

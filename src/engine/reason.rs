@@ -132,6 +132,12 @@ counted! {
         ConnReused => "conn_reused",
         /// Connections ended because their server was removed.
         ConnNoDest => "conn_nodest",
+        /// Half-open connections, and templates of such, ended because others needed their place.
+        HalfOpenEvicted => "half_open_evicted",
+        /// SYNs sent on without an entry.
+        SynStateless => "syn_stateless",
+        /// Of the connections made, those that a later segment than a SYN made.
+        ConnAfterSyn => "conn_after_stateless_syn",
         /// ICMP errors of others about known connections.
         IcmpRelated => "icmp_related",
         /// ICMP errors made.

@@ -29,7 +29,7 @@ pub(super) struct Target {
 pub(super) enum Scheduled<'t> {
     /// It has one now.
     Conn(Conn<'t>),
-    /// One-packet scheduling: only this packet goes there.
+    /// Only this packet goes there: one-packet scheduling, or a SYN under a flood.
     Once(Target),
     /// It can't have one.
     Refused(Reason),
@@ -44,11 +44,17 @@ impl Director {
         if persistent(&inner.config) {
             return self.schedule_persistent(worker, now, &mut inner, p, one_packet);
         }
+        let stateless = self.may_be_stateless(&inner, p);
         for _ in 0..REPLY_TRIES {
             let Some(index) = self.pick(&mut inner, p) else {
                 return Scheduled::Refused(Reason::NoDestination);
             };
             let target = self.target(&inner.dests[index], p);
+            if stateless && self.needs_no_entry(target) {
+                service.note_stateless(now.tick());
+                self.counters[worker].count(Count::SynStateless);
+                return Scheduled::Once(target);
+            }
             if one_packet {
                 self.dests.count_conn(worker, target.dest);
                 return Scheduled::Once(target);
@@ -62,7 +68,7 @@ impl Director {
         Scheduled::Refused(Reason::ReplyTupleTaken)
     }
 
-    fn pick(&self, inner: &mut Inner, p: &Packet) -> Option<usize> {
+    pub(super) fn pick(&self, inner: &mut Inner, p: &Packet) -> Option<usize> {
         let flow = Flow {
             client: p.src.ip(p.family),
             client_port: p.sport,
@@ -74,7 +80,7 @@ impl Director {
         (index < dests.len()).then_some(index)
     }
 
-    fn target(&self, slot: &DestSlot, p: &Packet) -> Target {
+    pub(super) fn target(&self, slot: &DestSlot, p: &Packet) -> Target {
         let line = self.dests.line(slot.id);
         let method = line.method();
         let port = if slot.port == 0 || method != FwdMethod::Masq { p.dport } else { slot.port };
@@ -82,7 +88,7 @@ impl Director {
     }
 
     /// Makes the entry of a new connection and counts it at its server. `false` beside it: another worker has just made it.
-    fn connect(
+    pub(super) fn connect(
         &self,
         worker: usize,
         now: Now,
@@ -110,8 +116,10 @@ impl Director {
             template,
             fwmark: 0,
             index_out: nat,
+            half_open: p.proto == PROTO_TCP,
             is_template: false,
         };
+        self.make_way(worker, &new);
         match self.table.insert(now.tick(), &new) {
             Ok(conn) => {
                 self.dests.line(target.dest).bind(state.is_active());
@@ -212,8 +220,10 @@ impl Director {
             template: None,
             fwmark: 0,
             index_out: false,
+            half_open: key.proto == PROTO_TCP,
             is_template: true,
         };
+        self.make_way(worker, &new);
         match self.table.insert(now.tick(), &new) {
             Ok(t) => {
                 self.dests.line(slot.id).bind_template();

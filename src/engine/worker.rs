@@ -22,8 +22,12 @@ use crate::time::{Now, ticks};
 
 /// Frames judged together.
 const BATCH: usize = 64;
-/// Entries whose timers are looked at in one tick.
-const EXPIRE_BUDGET: usize = 256;
+/// Entries whose timers are looked at in one tick: few, so that packets wait for little; the next tick follows at once while more are due.
+const EXPIRE_BUDGET: usize = 8;
+/// And for each connection that the worker has made since: its timer moves down the wheel's levels and ends as often as it is made.
+const EXPIRE_FOR_EACH: u64 = 4;
+/// The most in one tick.
+const EXPIRE_BUDGET_MAX: u64 = 256;
 /// Time between two ticks while nothing presses.
 const IDLE_TICK_NS: u64 = 50_000_000;
 /// Time between two looks at next hops that frames wait for.
@@ -49,6 +53,8 @@ pub struct Worker {
     pub(super) marks: Marks,
     /// When the timers were last looked after.
     ticked: Now,
+    /// Entries that the worker had made by then.
+    made: u64,
 }
 
 impl std::fmt::Debug for Worker {
@@ -102,6 +108,7 @@ impl Worker {
             timeouts: [0; TIMEOUTS],
             marks,
             ticked: Now::default(),
+            made: 0,
         }
     }
 
@@ -222,11 +229,20 @@ impl Worker {
             return Verdict::Pass;
         };
         // Active FTP's data connections come from port 20 of a server: never a new connection to a service.
-        if !may_begin(p) || (p.proto == PROTO_TCP && p.sport == 20) {
+        if p.proto == PROTO_TCP && p.sport == 20 {
             return Verdict::Pass;
         }
+        let scheduled = if may_begin(p) {
+            director.schedule(self.index, now, &service, p)
+        } else {
+            // What follows on a SYN that got no entry, if that may be.
+            match director.schedule_later(self.index, now, &service, p) {
+                Some(scheduled) => scheduled,
+                None => return Verdict::Pass,
+            }
+        };
         make_partial(frame, p);
-        match director.schedule(self.index, now, &service, p) {
+        match scheduled {
             Scheduled::Conn(conn) => {
                 self.count_in(conn.dest(), frame, p);
                 conn.count_packet();
@@ -265,10 +281,16 @@ impl Worker {
                 let word = conn.word();
                 let old = State::from_u8(word.state());
                 let new = tcp::next(view, old, p.tcp_flags);
-                if new == old {
+                let settles = new == State::Established && word.is_half_open();
+                if new == old && !settles {
                     break new;
                 }
-                if conn.try_set(word, new as u8, word.flags()).is_ok() {
+                let done = if settles {
+                    director.table.settle(conn, word, new as u8, word.flags())
+                } else {
+                    conn.try_set(word, new as u8, word.flags())
+                };
+                if done.is_ok() {
                     if new.is_active() != old.is_active() {
                         director.dests.line(conn.dest()).set_active(new.is_active());
                     }
@@ -336,15 +358,19 @@ impl Worker {
         let word = template.word();
         if word.flags() & FLAG_ASSURED == 0 {
             // Lost to a concurrent change, the next established connection says it again.
-            let _ = template.try_set(word, word.state(), word.flags() | FLAG_ASSURED);
+            let _ = self.director.table.settle(&template, word, word.state(), word.flags() | FLAG_ASSURED);
         }
     }
 
     /// Looks after timers that are due; whether there may be more.
-    fn expire(&self, now: Now) -> bool {
+    fn expire(&mut self, now: Now) -> bool {
+        let made = self.counters().counted(Count::ConnNew) + self.counters().counted(Count::TemplateNew);
+        let new = made.wrapping_sub(std::mem::replace(&mut self.made, made));
+        let more = new.saturating_mul(EXPIRE_FOR_EACH).min(EXPIRE_BUDGET_MAX) as usize;
+        let budget = EXPIRE_BUDGET.max(more);
         let director = &*self.director;
         let mut ended = 0;
-        let handled = director.table.expire(now.tick(), EXPIRE_BUDGET, &mut |conn| {
+        let handled = director.table.expire(now.tick(), budget, &mut |conn| {
             if conn.is_template() && conn.controlled() > 0 {
                 return Expiry::Keep(ticks(TEMPLATE_EXTENSION_SECS));
             }
@@ -354,7 +380,7 @@ impl Worker {
             Expiry::Remove
         });
         self.counters().add(Count::ConnExpired, ended);
-        handled >= EXPIRE_BUDGET
+        handled >= budget
     }
 }
 

@@ -9,6 +9,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering::*};
 use std::sync::{Arc, Mutex, MutexGuard, RwLock};
 
+use crate::time::Tick;
 use ipvs_netlink::{self as nl, ServiceKey};
 use modes::{Addr, Family};
 use schedulers::{Load, Scheduler, Servers};
@@ -33,6 +34,8 @@ pub struct Service {
     /// Tells it from others that had the same key before.
     pub(crate) number: u64,
     inner: Mutex<Inner>,
+    /// When a SYN was last sent on without an entry: tick:32, and a bit above that says so; 0: not within memory.
+    stateless: AtomicU64,
 }
 
 /// What a service's lock protects: only new connections and changes take it.
@@ -93,7 +96,34 @@ impl Service {
             config,
         };
         static NUMBER: AtomicU64 = AtomicU64::new(0);
-        Service { key: inner.config.key, number: NUMBER.fetch_add(1, Relaxed), inner: Mutex::new(inner) }
+        Service {
+            key: inner.config.key,
+            number: NUMBER.fetch_add(1, Relaxed),
+            inner: Mutex::new(inner),
+            stateless: AtomicU64::new(0),
+        }
+    }
+
+    /// Notes that a SYN was sent on without an entry.
+    pub(crate) fn note_stateless(&self, now: Tick) {
+        let word = 1 << 32 | u64::from(now.0);
+        if self.stateless.load(Relaxed) != word {
+            self.stateless.store(word, Relaxed);
+        }
+    }
+
+    /// Whether one was within so many ticks.
+    pub(crate) fn was_stateless(&self, now: Tick, within: u32) -> bool {
+        let word = self.stateless.load(Relaxed);
+        if word == 0 {
+            return false;
+        }
+        if now.since(Tick(word as u32)) <= within {
+            return true;
+        }
+        // Else it would hold again when ticks have gone half their round.
+        let _ = self.stateless.compare_exchange(word, 0, Relaxed, Relaxed);
+        false
     }
 
     /// Locks the service.

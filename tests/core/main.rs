@@ -8,6 +8,7 @@ mod cases_icmp;
 mod cases_path;
 mod cases_tunnel;
 mod cases_vlan;
+mod flood;
 mod frames;
 mod packets;
 mod replay;

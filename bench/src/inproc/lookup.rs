@@ -59,6 +59,7 @@ impl Table {
                 template: None,
                 fwmark: 0,
                 index_out: true,
+                half_open: false,
                 is_template: false,
             };
             table.insert(tick, &new)?;

@@ -6,11 +6,13 @@ mod hold;
 mod lookup;
 mod maglev;
 mod rig;
+mod scale;
 
 pub(crate) use hit::hit;
 pub(crate) use hold::{Options as HoldOptions, memory, run as hold};
 pub(crate) use lookup::lookups;
 pub(crate) use maglev::maglev;
+pub(crate) use scale::scale;
 
 use std::hint::black_box;
 use std::sync::atomic::Ordering::Relaxed;

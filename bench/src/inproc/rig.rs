@@ -78,7 +78,7 @@ pub(crate) fn furnish(director: &Director, now: Now) -> Result<(), Failure> {
     }
     for protocol in [6, 17] {
         let key = ServiceKey::Addr { protocol, addr: VIP.into(), port: PORT };
-        director.add_service(&service(key)).map_err(|e| format!("adding a service: {e:?}"))?;
+        director.add_service(&service(key, "rr")).map_err(|e| format!("adding a service: {e:?}"))?;
         for n in 0..SERVER_COUNT {
             director.add_dest(&key, &dest(server(n))).map_err(|e| format!("adding a server: {e:?}"))?;
         }
@@ -108,11 +108,16 @@ fn neighbour(ifindex: u32, addr: Ipv4Addr, mac: [u8; 6]) -> Event {
     Event::NeighNew { ifindex, addr: addr.into(), mac: Some(mac), state: NeighState::Permanent }
 }
 
-fn service(key: ServiceKey) -> Service {
+/// More specific than the clients' route: what is cached of that holds no more.
+pub(crate) fn change_of_route() -> Event {
+    route(Ipv4Addr::new(198, 18, 0, 0), 16, Some(Ipv4Addr::new(10, 0, 0, 253)), 2)
+}
+
+pub(crate) fn service(key: ServiceKey, scheduler: &str) -> Service {
     debug_assert_eq!(key.af(), Af::V4);
     Service {
         key,
-        scheduler: "rr".into(),
+        scheduler: scheduler.into(),
         flags: 0,
         flags_mask: !0,
         timeout: 0,
@@ -121,7 +126,7 @@ fn service(key: ServiceKey) -> Service {
     }
 }
 
-fn dest(addr: Ipv4Addr) -> Dest {
+pub(crate) fn dest(addr: Ipv4Addr) -> Dest {
     Dest {
         addr: addr.into(),
         port: REAL_PORT,

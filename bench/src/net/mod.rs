@@ -1,6 +1,7 @@
 //! Measurements of the daemon between network namespaces, beside other forwarders in the same place.
 
 pub(crate) mod bulk;
+pub(crate) mod flood;
 mod forwarder;
 mod lab;
 pub(crate) mod newconn;

@@ -124,3 +124,94 @@ fn the_quick_fill_is_that_of_the_book_at_full_size() {
         assert!(filled(&candidates, size) == by_the_book(&candidates, size), "{count} of {size}");
     }
 }
+
+/// Servers whose weights a test sets.
+#[derive(Clone)]
+struct Few(Vec<(u8, u32)>);
+
+impl Servers for Few {
+    fn len(&self) -> usize {
+        self.0.len()
+    }
+    fn load(&self, index: usize) -> crate::Load {
+        crate::Load { weight: self.0[index].1, active: 0, inactive: 0, overloaded: false }
+    }
+    fn identity(&self, index: usize) -> (IpAddr, u16) {
+        ([10, 0, 0, self.0[index].0].into(), 80)
+    }
+}
+
+fn choices(scheduler: &mut dyn Scheduler, servers: &Few) -> Vec<Option<u8>> {
+    let flow = |n: u16| Flow {
+        client: [192, 0, 2, n as u8].into(),
+        client_port: n,
+        virt: [198, 51, 100, 1].into(),
+        virt_port: 80,
+    };
+    (0..2000).map(|n| scheduler.pick(servers, &flow(n)).map(|index| servers.0[index].0)).collect()
+}
+
+proptest! {
+    /// Whatever changes while a table is being built: until it is installed no pick is of a server that is gone or has no weight, and
+    /// none is refused that a server could take; afterwards all are as of a scheduler that was made anew.
+    #[test]
+    fn a_planned_table_is_built_beside_the_old_one(
+        start in prop::collection::vec(0..4_u32, 1..6),
+        changes in prop::collection::vec((0..3_u8, any::<prop::sample::Index>(), 0..4_u32), 1..8),
+    ) {
+        let mut servers = Few((1..).zip(start).collect());
+        let mut scheduler = create(&Options::default(), &servers).unwrap();
+        let mut plans = Vec::new();
+        for (n, (kind, at, weight)) in changes.into_iter().enumerate() {
+            let len = servers.0.len();
+            match kind {
+                0 => {
+                    let index = at.index(len + 1);
+                    servers.0.insert(index, (100 + n as u8, weight));
+                    scheduler.added(&servers, index);
+                }
+                1 if len > 0 => {
+                    servers.0.remove(at.index(len));
+                    scheduler.removed(&servers, at.index(len));
+                }
+                _ if len > 0 => {
+                    servers.0[at.index(len)].1 = weight;
+                    scheduler.changed(&servers, at.index(len));
+                }
+                _ => {}
+            }
+            plans.extend(scheduler.plan(&servers));
+            prop_assert!(scheduler.plan(&servers).is_none(), "planned already");
+            let known = |k: &u8| servers.0.iter().any(|(s, w)| s == k && *w > 0);
+            for choice in choices(&mut *scheduler, &servers).into_iter().flatten() {
+                prop_assert!(known(&choice), "{}", choice);
+            }
+        }
+        let mut fresh = create(&Options::default(), &servers).unwrap();
+        // the last is the one that counts, whatever the order
+        for plan in plans.into_iter().rev() {
+            scheduler.install(&mut plan.build());
+        }
+        prop_assert_eq!(choices(&mut *scheduler, &servers), choices(&mut *fresh, &servers));
+    }
+}
+
+#[test]
+fn while_a_table_is_built_others_take_a_gone_servers_clients() {
+    let mut servers = Few(vec![(1, 1), (2, 1), (3, 1)]);
+    let mut scheduler = create(&Options::default(), &servers).unwrap();
+    let before = choices(&mut *scheduler, &servers);
+    servers.0.remove(1);
+    scheduler.removed(&servers, 1);
+    let plan = scheduler.plan(&servers).unwrap();
+    let meanwhile = choices(&mut *scheduler, &servers);
+    for (before, now) in before.iter().zip(&meanwhile) {
+        assert!(
+            now.is_some() && *now != Some(2) && (*before == Some(2) || before == now),
+            "{before:?} {now:?}"
+        );
+    }
+    scheduler.install(&mut plan.build());
+    assert!(scheduler.plan(&servers).is_none());
+    assert!(choices(&mut *scheduler, &servers).iter().all(|choice| matches!(choice, Some(1 | 3))));
+}

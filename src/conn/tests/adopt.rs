@@ -141,6 +141,22 @@ fn a_half_done_change_is_mended() {
 }
 
 #[test]
+fn half_open_ones_stay_half_open() {
+    let pinned = Pinned::new(50);
+    let new = |n| NewConn { half_open: n % 2 == 0, ..nat(Family::V6, n) };
+    {
+        let t = pinned.open(50, Tick(0));
+        for n in 0..20 {
+            t.insert(Tick(0), &new(n)).unwrap();
+        }
+    }
+    let t = pinned.open(50, Tick(0));
+    assert_eq!((t.len(Family::V6), t.half_open(Family::V6)), (20, 10));
+    assert_eq!(std::iter::from_fn(|| t.evict(&new(0))).count(), 10);
+    assert!((0..20).all(|n| find(&t, new(n).tuple_in()).is_some() == (n % 2 == 1)));
+}
+
+#[test]
 fn of_two_with_one_key_one_is_taken_over() {
     let pinned = Pinned::new(50);
     let new = nat(Family::V4, 0);

@@ -6,17 +6,21 @@ use std::collections::BTreeMap;
 
 #[derive(Clone, Debug)]
 enum Step {
-    Insert { client: u32, service: u32, out: bool, template: bool, timeout: u32 },
+    Insert { client: u32, service: u32, out: bool, template: bool, half_open: bool, timeout: u32 },
     Remove(usize),
+    Settle(usize),
+    Evict(u32, bool),
     Touch(usize, u32),
     Expire(u32, usize),
 }
 
 fn step() -> impl Strategy<Value = Step> {
     prop_oneof![
-        6 => (0..60u32, 0..3u32, any::<bool>(), prop::bool::weighted(0.1), 0..200u32)
-            .prop_map(|(client, service, out, template, timeout)|
-                Step::Insert { client, service, out, template, timeout }),
+        6 => (0..60u32, 0..3u32, any::<bool>(), prop::bool::weighted(0.1), any::<bool>(), 0..200u32)
+            .prop_map(|(client, service, out, template, half_open, timeout)|
+                Step::Insert { client, service, out, template, half_open, timeout }),
+        1 => any::<prop::sample::Index>().prop_map(|i| Step::Settle(i.index(1 << 20))),
+        1 => (0..60u32, any::<bool>()).prop_map(|(client, template)| Step::Evict(client, template)),
         2 => any::<prop::sample::Index>().prop_map(|i| Step::Remove(i.index(1 << 20))),
         1 => (any::<prop::sample::Index>(), 0..200u32).prop_map(|(i, t)| Step::Touch(i.index(1 << 20), t)),
         1 => (0..50u32, 1..20usize).prop_map(|(t, n)| Step::Expire(t, n)),
@@ -28,9 +32,9 @@ fn conn(family: Family, client: u32, service: u32) -> NewConn {
     NewConn { virt: (addr(family, 0xc633_6450 + service), 80), ..base }
 }
 
-/// What there is, by name; each with its last packet.
+/// What there is, by name, each with its last packet; and the half-open ones, the oldest first.
 #[derive(Default)]
-struct Model(BTreeMap<u64, (NewConn, Tick)>);
+struct Model(BTreeMap<u64, (NewConn, Tick)>, Vec<u64>);
 
 impl Model {
     fn expected(&self, new: &NewConn, max: usize) -> Result<(), InsertError> {
@@ -51,6 +55,16 @@ impl Model {
 
     fn nth(&self, n: usize) -> Option<u64> {
         (!self.0.is_empty()).then(|| *self.0.keys().nth(n % self.0.len()).unwrap())
+    }
+
+    /// The half-open ones of a shard of a table with so many, the oldest first.
+    fn waiting(&self, shard: u32, ways: u32) -> Vec<u64> {
+        self.1.iter().copied().filter(|id| ConnRef::from_u64(*id).slot % ways == shard).collect()
+    }
+
+    fn forget(&mut self, id: u64) {
+        self.0.remove(&id);
+        self.1.retain(|waiting| *waiting != id);
     }
 
     fn check(&self, t: &ConnTable, family: Family) {
@@ -82,22 +96,50 @@ fn play(family: Family, max: u32, buckets: u32, steps: &[Step]) -> Stats {
     let mut most = Stats::default();
     for step in steps {
         match *step {
-            Step::Insert { client, service, out, template, timeout } => {
+            Step::Insert { client, service, out, template, half_open, timeout } => {
                 let new = conn(family, client, service);
-                let new = NewConn { index_out: out, is_template: template, timeout, ..new };
+                let new = NewConn { index_out: out, is_template: template, half_open, timeout, ..new };
                 let got = t.insert(now, &new).map(|c| c.id());
                 match model.expected(&new, max as usize) {
                     Ok(()) => {
                         model.0.insert(got.unwrap().to_u64(), (new, now));
+                        model.1.extend(half_open.then(|| got.unwrap().to_u64()));
                     }
                     Err(e) => assert_eq!(got, Err(e)),
                 }
             }
             Step::Remove(n) => {
                 let Some(id) = model.nth(n) else { continue };
-                model.0.remove(&id);
+                model.forget(id);
                 assert!(t.remove(ConnRef::from_u64(id)).is_some());
                 assert!(t.remove(ConnRef::from_u64(id)).is_none());
+            }
+            Step::Settle(n) => {
+                let Some(id) = model.nth(n) else { continue };
+                let c = t.get(ConnRef::from_u64(id)).unwrap();
+                let word = c.word();
+                assert_eq!(word.is_half_open(), model.1.contains(&id));
+                t.settle(&c, word, 7, word.flags()).unwrap();
+                assert_eq!((c.word().is_half_open(), c.state(), c.flags()), (false, 7, word.flags()));
+                model.1.retain(|waiting| *waiting != id);
+            }
+            Step::Evict(client, template) => {
+                let new = NewConn { is_template: template, ..conn(family, client, 0) };
+                let gone = t.evict(&new).map(|gone| {
+                    assert!(t.get(gone.id).is_none());
+                    let (was, _) = model.0[&gone.id.to_u64()];
+                    let told = (gone.dest, gone.template, gone.is_template);
+                    assert_eq!(told, (was.dest, was.template, was.is_template));
+                    gone.id.to_u64()
+                });
+                let ways = t.half(family).ways();
+                let all: Vec<_> = (0..ways).map(|shard| model.waiting(shard, ways)).collect();
+                assert_eq!(gone.is_none(), model.1.is_empty());
+                let Some(gone) = gone else { continue };
+                let queue = all.iter().find(|queue| queue.contains(&gone)).unwrap();
+                assert_eq!(queue[0], gone, "the oldest of its queue");
+                assert!(queue.len() * ways as usize >= model.1.len(), "of a short queue");
+                model.forget(gone);
             }
             Step::Touch(n, timeout) => {
                 let Some(id) = model.nth(n) else { continue };
@@ -121,9 +163,12 @@ fn play(family: Family, max: u32, buckets: u32, steps: &[Step]) -> Stats {
                     model.0.iter().filter(|(_, (c, s))| due(c, *s)).map(|(id, _)| *id).collect();
                 assert_eq!(gone, want);
                 model.0.retain(|_, (c, s)| !due(c, *s));
+                model.1.retain(|id| model.0.contains_key(id));
             }
         }
         let stats = t.stats(family);
+        assert_eq!(stats.half_open as usize, model.1.len());
+        assert_eq!(t.is_pressed(family, 3), model.1.len() >= 3 || model.0.len() >= max as usize);
         most.overflow = most.overflow.max(stats.overflow);
         most.moves = stats.moves;
     }
@@ -133,6 +178,7 @@ fn play(family: Family, max: u32, buckets: u32, steps: &[Step]) -> Stats {
     }
     // nothing is left behind in the index
     let half = t.half(family);
+    assert_eq!((t.half_open(family), t.evict(&conn(family, 0, 0)).is_none()), (0, true));
     assert_eq!(half.index.fill()[0], buckets);
     assert_eq!(half.index.overflowing(), 0);
     most
@@ -155,7 +201,14 @@ proptest! {
 #[test]
 fn small_tables_move_and_overflow() {
     let steps: Vec<_> = (0..60)
-        .map(|client| Step::Insert { client, service: 0, out: true, template: false, timeout: 100 })
+        .map(|client| Step::Insert {
+            client,
+            service: 0,
+            out: true,
+            template: false,
+            half_open: false,
+            timeout: 100,
+        })
         .collect();
     let crowded = play(Family::V4, 60, 8, &steps);
     assert!(crowded.overflow >= 120 - 64 && crowded.overflow < 80, "{crowded:?}");

@@ -43,9 +43,14 @@ fn overlapping_keys_in_a_crowded_table() {
                     start.wait();
                     for _ in 0..20_000 {
                         let client = random.below(CLIENTS);
-                        let new = NewConn { timeout: 1, ..nat(family, client) };
+                        let half_open = random.below(2) == 0;
+                        let new = NewConn { timeout: 1, half_open, dest: client, ..nat(family, client) };
                         let now = Tick(clock.fetch_add(1, Relaxed) / 16);
-                        match random.below(8) {
+                        let number = |c: &Conn<'_>| {
+                            let high = (c.client().0.0 as u32 - 0x0a00_0000) & 0xffff;
+                            (high * 7 + u32::from(c.client().1) - 1024) as usize
+                        };
+                        match random.below(10) {
                             0..3 => match t.insert(now, &new) {
                                 Ok(_) => {
                                     alive[client as usize].fetch_add(1, SeqCst);
@@ -66,16 +71,31 @@ fn overlapping_keys_in_a_crowded_table() {
                                     if c.client().1 % 2 == 0 {
                                         return Expiry::Keep(2);
                                     }
-                                    let client = ((c.client().0.0 as u32 - 0x0a00_0000) & 0xffff) * 7
-                                        + u32::from(c.client().1)
-                                        - 1024;
-                                    alive[client as usize].fetch_sub(1, SeqCst);
+                                    alive[number(&c)].fetch_sub(1, SeqCst);
                                     Expiry::Remove
                                 });
                             }
                             5 => {
                                 if let Some((id, _)) = find(t, new.tuple_in()) {
                                     t.rearm(id, now);
+                                }
+                            }
+                            6 => {
+                                // its destination tells which client's it was
+                                if let Some(gone) = t.evict(&new) {
+                                    alive[gone.dest as usize].fetch_sub(1, SeqCst);
+                                }
+                            }
+                            7 => {
+                                let found = find(t, new.tuple_in()).and_then(|(id, _)| t.get(id));
+                                if let Some(c) = found {
+                                    let word = c.word();
+                                    if t.settle(&c, word, 5, 0).is_ok() && c.is_live() {
+                                        assert!(
+                                            !c.word().is_half_open()
+                                                || word.generation() != c.word().generation()
+                                        );
+                                    }
                                 }
                             }
                             _ => {
@@ -95,6 +115,14 @@ fn overlapping_keys_in_a_crowded_table() {
             assert_eq!(found.is_some() as u32, alive[client as usize].load(Relaxed), "client {client}");
             assert_eq!(find(t, new.tuple_out()).map(|(id, _)| id), found);
         }
+        let half_open = left.iter().filter(|id| t.get(**id).is_some_and(|c| c.word().is_half_open())).count();
+        assert_eq!(
+            (t.half_open(family) as usize, t.stats(family).half_open as usize),
+            (half_open, half_open)
+        );
+        let evicted = std::iter::from_fn(|| t.evict(&nat(family, 0))).count();
+        assert_eq!(evicted, half_open, "each is found");
+        let left = all(t);
         assert_eq!(expire_all(t, Tick(1 << 20)).len(), left.len(), "each has a timer");
         assert_eq!(t.half(family).index.fill()[0], buckets);
         assert_eq!(t.stats(family).overflow, 0);

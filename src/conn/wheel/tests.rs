@@ -8,7 +8,7 @@ fn run(w: &mut Wheel, now: Tick, budget: usize, room: usize, deadlines: &BTreeMa
     loop {
         let mut due = Vec::with_capacity(room);
         let room = due.capacity();
-        let moves = w.advance(now, budget, &mut due, |i| deadlines.get(&i).copied());
+        let moves = w.advance(now, budget, &mut due, |_| (), |i| deadlines.get(&i).copied());
         assert!(moves <= budget && due.len() <= room && due.len() <= moves);
         fired.extend(&due);
         if moves < budget && due.len() < room {
@@ -75,7 +75,7 @@ fn budget_of_one_still_fires_all_and_in_order() {
     let mut calls = 0;
     while fired.len() < 500 {
         let mut due = Vec::with_capacity(8);
-        w.advance(start.plus(6000), 1, &mut due, |i| deadlines.get(&i).copied());
+        w.advance(start.plus(6000), 1, &mut due, |_| (), |i| deadlines.get(&i).copied());
         fired.extend(due);
         calls += 1;
         assert!(calls <= 500 * LEVELS);

@@ -74,7 +74,7 @@ fn bulk_passes_both_ways_in_native_mode() {
     });
     assert_eq!(running.summary(), "afxdp (vd native copy need-wakeup, vs native copy need-wakeup)");
     running.stop();
-    assert_eq!(state(&lab.director), before);
+    as_before(&lab, &before);
 }
 
 /// That the rows of `lvsctl status` leave out nothing that was sent or dropped.
@@ -110,7 +110,7 @@ fn bulk_passes_both_ways_in_generic_mode_with_super_packets() {
     assert!(Lab::totals(&running).tx_frames > 1000);
     rows_hold_all(&running);
     running.stop();
-    assert_eq!(state(&lab.director), before);
+    as_before(&lab, &before);
 }
 
 #[test]
@@ -296,7 +296,7 @@ fn set_up_errors_name_the_interface_and_the_remedy() {
         let e = plan.make(&area).unwrap_err().to_string();
         assert!(e.contains("interface vd: queue 9") && e.contains("no such queue"), "{e}");
     });
-    assert_eq!(state(&lab.director), before);
+    as_before(&lab, &before);
     // a peer with more queues than the interface has
     lab.director.sh("ip link del vd");
     lab.director.sh(&format!(
@@ -347,5 +347,5 @@ fn another_xdp_program_or_socket_is_told_of_after_a_second() {
         start_lab(&lab, config(1), false)
     });
     running.stop();
-    assert_eq!(state(&lab.director), before);
+    as_before(&lab, &before);
 }

@@ -204,6 +204,7 @@ fn populated(c: &Cast) -> (BpfTables, ConnTable) {
             template: None,
             fwmark: 0,
             index_out,
+            half_open: false,
             is_template: false,
         };
         table.insert(Tick(1), &new).unwrap();
@@ -344,6 +345,7 @@ fn agrees_with_the_table_on_many_connections() {
             template: None,
             fwmark: 0,
             index_out: true,
+            half_open: false,
             is_template: false,
         };
         table.insert(Tick(1), &new).unwrap();
