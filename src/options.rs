@@ -329,9 +329,7 @@ mod tests {
             let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
             assert_eq!(
                 e,
-                format!(
-                    "--datapath {kind}: not available in this version; use auto, tc, afpacket or afxdp"
-                )
+                format!("--datapath {kind}: not available in this version; use auto, tc, afpacket or afxdp")
             );
         }
         for (words, option) in [("--busy-poll 50", "--busy-poll"), ("--xdp-mode generic", "--xdp-mode")] {

@@ -10,7 +10,7 @@ use super::director::Director;
 use super::reason::{Count, Reason};
 use super::schedule::Target;
 use super::worker::Worker;
-use super::{Frame, Out, RxChecksum, Verdict};
+use super::{Frame, Gso, Out, RxChecksum, Verdict};
 use crate::conn::Conn;
 use crate::route::{Hop, HopState, NextHopId, RouteError};
 use crate::time::Now;
@@ -28,6 +28,17 @@ pub(super) enum Way {
 /// Whether a packet has no IPv4 options.
 fn is_plain(p: &Packet) -> bool {
     p.family == Family::V6 || p.l4 == p.l3 + 20
+}
+
+/// Makes the segments of a super-packet fit, if their size was a guess: the sender's own segments may be smaller than that, and then
+/// no word of ours would make it send others.
+fn fit_guess(frame: &mut Frame<'_>, p: &Packet, mtu: u16) {
+    let Some(Gso { size, guessed: true }) = frame.gso else { return };
+    let header = frame.bytes().get(p.l4 + 12).map_or(20, |b| usize::from(b >> 4) * 4);
+    let room = usize::from(mtu).saturating_sub(p.l4 - p.l3 + header);
+    if room > 0 && room < usize::from(size) {
+        frame.gso = Some(Gso { size: room as u16, guessed: true });
+    }
 }
 
 impl Worker {
@@ -155,6 +166,7 @@ impl Worker {
         mtu: u16,
         own: Addr,
     ) -> Result<(), Verdict> {
+        fit_guess(frame, p, mtu);
         let gso = frame.gso.map(|g| g.size);
         if !is_plain(p) {
             self.options(now, frame, p, own)?;

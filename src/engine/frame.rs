@@ -19,6 +19,8 @@ pub enum RxChecksum {
 pub struct Gso {
     /// Payload bytes of each segment.
     pub size: u16,
+    /// Whether the port could not tell and took the most that it may be: the core then cuts smaller segments where they must be.
+    pub guessed: bool,
 }
 
 /// A frame on its way through the director: bytes `start..end` of `buf` (what is before and behind is head and tail room).

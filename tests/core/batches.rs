@@ -157,7 +157,7 @@ fn what_is_cut_is_not_overtaken() {
     rig.cli("-a -t 10.0.0.1:80 -r 10.1.0.1:80 -i");
     let plain = |mark: u8| (flow(&[mark; 10]), RxChecksum::Complete, None);
     let syn = ethernet(C0_MAC, GW_MAC, &tcp(&Ip::new(ip("10.2.0.1"), ip("10.0.0.1")), 30_000, 80, SYN, &[1]));
-    let large = (flow(&[3; 3000]), RxChecksum::Partial, Some(Gso { size: 1000 }));
+    let large = (flow(&[3; 3000]), RxChecksum::Partial, Some(Gso { size: 1000, guessed: false }));
     let mut may_be_cut = Ip::new(ip("10.2.0.1"), ip("10.0.0.1"));
     may_be_cut.df = false;
     let fragments = ethernet(C0_MAC, GW_MAC, &tcp(&may_be_cut, 30_000, 80, ACK, &[5; 1460]));

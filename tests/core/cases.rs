@@ -203,14 +203,19 @@ fn super_packets_pass_whole() {
         let mut big = to_vip(40020, PSH | ACK, &data);
         make_partial(&mut big, ip(CLIENT), ip(VIP));
         let frame = ethernet(C0_MAC, GW_MAC, &big);
-        let out = rig.frame_with(C0, &frame, RxChecksum::Partial, Some(Gso { size: 1460 }));
+        let out = rig.frame_with(C0, &frame, RxChecksum::Partial, Some(Gso { size: 1460, guessed: false }));
         let Event::Out(f) = &out else { panic!("{out:?}") };
         assert_eq!((f.len(), f[0].0, f[0].1.len()), (1, S0, frame.len()));
         let after = rig.dests("-t 10.0.0.1:80")[usize::from(k) - 1].stats;
         assert_eq!((after.in_pkts - before.in_pkts, after.in_bytes - before.in_bytes), (20, 20 * 1500));
         // Segments that do not fit are refused as a router would.
-        let out = rig.frame_with(C0, &frame, RxChecksum::Partial, Some(Gso { size: 1461 }));
+        let out = rig.frame_with(C0, &frame, RxChecksum::Partial, Some(Gso { size: 1461, guessed: false }));
         assert!(matches!(&out, Event::Out(f) if f[0].0 == C0 && f[0].1[34..36] == [3, 4]), "{out:?}");
+        // But if their size is only a guess, they are made to fit: the sender may know already.
+        let notes = (RxChecksum::Partial, Some(Gso { size: 9000, guessed: true }));
+        let (out, (_, gso)) = rig.frame_behind(64, C0, &frame, notes);
+        assert!(matches!(&out, Event::Out(f) if f[0].0 == S0 && f[0].1.len() == frame.len()), "{out:?}");
+        assert_eq!(gso.map(|g| g.size), Some(1460));
     }
 }
 
@@ -224,7 +229,9 @@ fn super_packets_of_lists_leave_with_a_partial_checksum() {
             let mut big = to_vip(40030, PSH | ACK, &vec![7; 20 * 1460]);
             big[36..38].copy_from_slice(&stale);
             let frame = ethernet(C0_MAC, GW_MAC, &big);
-            let Event::Out(f) = rig.frame_with(C0, &frame, checksum, Some(Gso { size: 1460 })) else {
+            let Event::Out(f) =
+                rig.frame_with(C0, &frame, checksum, Some(Gso { size: 1460, guessed: false }))
+            else {
                 panic!("not forwarded")
             };
             make_partial(&mut big, ip(CLIENT), ip(to));

@@ -403,7 +403,7 @@ fn partial_checksums_are_completed_inside() {
 fn cut(rig: &mut Rig, packet: &[u8], size: u16) -> Vec<Unwrapped> {
     let mut partial = packet.to_vec();
     make_partial(&mut partial);
-    let notes = (RxChecksum::Partial, Some(Gso { size }));
+    let notes = (RxChecksum::Partial, Some(Gso { size, guessed: false }));
     match rig.frame_behind(64, C0, &on_wire(&partial), notes).0 {
         Event::Out(frames) => frames.iter().map(|(_, f)| unwrap(f)).collect(),
         e => panic!("{e:?}"),
@@ -441,7 +441,7 @@ fn super_packets_are_cut_before_they_are_wrapped() {
         let big = segment(v6, 40000, ACK, &data);
         let mut partial = big.clone();
         make_partial(&mut partial);
-        let notes = (RxChecksum::Partial, Some(Gso { size: size as u16 + 1 }));
+        let notes = (RxChecksum::Partial, Some(Gso { size: size as u16 + 1, guessed: false }));
         let (event, _) = rig.frame_behind(64, C0, &on_wire(&partial), notes);
         assert_eq!(told(&event, &partial), (1500 - overhead) as u32);
     });
@@ -468,7 +468,8 @@ fn super_packets_that_cannot_be_cut_are_counted() {
     let data = vec![1; 4000];
     for (flags, size) in [(SYN, 1000), (ACK, 1)] {
         let frame = on_wire(&segment(false, 40000, flags, &data));
-        let (event, _) = rig.frame_behind(64, C0, &frame, (RxChecksum::Partial, Some(Gso { size })));
+        let (event, _) =
+            rig.frame_behind(64, C0, &frame, (RxChecksum::Partial, Some(Gso { size, guessed: false })));
         assert_eq!(event, Event::Drop(Reason::SuperPacket));
     }
     assert_eq!(rig.counted(Count::Tunnel), 0);
@@ -501,7 +502,8 @@ fn wrapped_packets_wait_for_their_next_hop() {
     let packet = segment(false, 40000, SYN, b"");
     assert_eq!(send(&mut rig, &packet), Event::Queued);
     let big = on_wire(&segment(false, 40000, ACK, &[5; 20_000]));
-    let (event, _) = rig.frame_behind(64, C0, &big, (RxChecksum::Partial, Some(Gso { size: 1000 })));
+    let (event, _) =
+        rig.frame_behind(64, C0, &big, (RxChecksum::Partial, Some(Gso { size: 1000, guessed: false })));
     // 15 of the 20 segments find room, the others are counted.
     assert_eq!((event, rig.dropped(Reason::NextHopQueueFull)), (Event::Out(Vec::new()), 5));
     rig.apply(neighbour(3, "10.1.0.1", Some(server_mac(1))));
@@ -551,7 +553,7 @@ proptest! {
         let data = vec![0x5a; data];
         let packet = if is_udp { datagram(v6, &data) } else { segment(v6, 40000, flags, &data) };
         let mut frame = on_wire(&packet);
-        let notes = (if partial { RxChecksum::Partial } else { RxChecksum::Complete }, size.map(|size| Gso { size }));
+        let notes = (if partial { RxChecksum::Partial } else { RxChecksum::Complete }, size.map(|size| Gso { size, guessed: false }));
         rig.frame_behind(room, C0, &on_wire(&segment(v6, 40000, SYN, b"")), (RxChecksum::Complete, None));
         let _ = rig.outbox();
         let at = flip.min(frame.len() - 1);

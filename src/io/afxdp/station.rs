@@ -346,7 +346,7 @@ fn segment_size(frame: &[u8], mtu: usize) -> Option<Gso> {
     let p = packet::parse(frame).ok().filter(|p| p.proto == packet::proto::TCP)?;
     let header = usize::from(frame.get(p.l4 + 12)? >> 4) * 4;
     let size = mtu.checked_sub(p.l4 - p.l3 + header).filter(|&s| s > 0)?;
-    Some(Gso { size: u16::try_from(size).ok()? })
+    Some(Gso { size: u16::try_from(size).ok()?, guessed: true })
 }
 
 impl Station for Xsks {

@@ -88,8 +88,8 @@ impl Tier {
         let cpus = Region::map_fd(maps[0].fd().as_fd(), processors * CPU * 8)
             .map_err(|e| odd("tier_cpus")(e.to_string()))?;
         let sockets = XDP_PORTS * XDP_QUEUES as usize;
-        let given = Region::map_fd(maps[1].fd().as_fd(), sockets * 8)
-            .map_err(|e| odd("xsk_given")(e.to_string()))?;
+        let given =
+            Region::map_fd(maps[1].fd().as_fd(), sockets * 8).map_err(|e| odd("xsk_given")(e.to_string()))?;
         Ok(Tier {
             given,
             _maps: maps,

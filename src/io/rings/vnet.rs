@@ -30,7 +30,7 @@ impl VnetHdr {
     }
 
     pub(in crate::io) fn gso(&self) -> Option<Gso> {
-        (self.gso_type & !GSO_ECN != GSO_NONE).then_some(Gso { size: self.gso_size })
+        (self.gso_type & !GSO_ECN != GSO_NONE).then_some(Gso { size: self.gso_size, guessed: false })
     }
 
     /// Where the bytes begin that a partial checksum is the sum of, and where it goes from there.
@@ -167,7 +167,8 @@ mod tests {
             for words in [5u8, 8, 15] {
                 let f = frame(tags, [8, 0], &ipv4(6, words), &tcp(0x80));
                 let l4 = 14 + tags as u16 * 4 + u16::from(words) * 4;
-                let h = VnetHdr::describe(&f, RxChecksum::Partial, Some(Gso { size: 1448 })).unwrap();
+                let h = VnetHdr::describe(&f, RxChecksum::Partial, Some(Gso { size: 1448, guessed: false }))
+                    .unwrap();
                 let want = VnetHdr {
                     flags: 1,
                     gso_type: GSO_TCPV4 | GSO_ECN,
@@ -200,7 +201,7 @@ mod tests {
         }
         // cut within the TCP header
         let f = frame(0, [8, 0], &ipv4(6, 5), &[0; 8]);
-        assert_eq!(VnetHdr::describe(&f, RxChecksum::Partial, Some(Gso { size: 1 })), None);
+        assert_eq!(VnetHdr::describe(&f, RxChecksum::Partial, Some(Gso { size: 1, guessed: false })), None);
     }
 
     #[test]
