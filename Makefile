@@ -15,7 +15,7 @@ help:
 	@echo "make test-long  the same in release, more cases, ten minutes of fuzzing each (at most 60 minutes)"
 	@echo "make lint       rustfmt and clippy"
 	@echo "make bench      measurements into bench/results/latest.json (QUICK=1: at most 6 minutes)"
-	@echo "make oracle     tunnels against a live kernel's devices and IPVS, in a VM (root; installs qemu)"
+	@echo "make oracle     against a live Linux 6.1's tunnels, IPVS and BPF verifier, in a VM (root; installs qemu)"
 	@echo "make man        manual pages from the option tables"
 	@echo "make setup      install what the above need (apt)"
 

@@ -96,6 +96,8 @@ impl Attachment {
         options: impl Fn() -> TcAttachOptions,
         qdisc: Option<ClsactQdisc>,
     ) -> Result<Attachment, ProgramError> {
+        // not by the qdisc, which may have been there before
+        let tcx = matches!(options(), TcAttachOptions::TcxOrder(_));
         let mut programs = tables.programs();
         let mut link = |program: &str, kind| -> Result<SchedClassifierLink, ProgramError> {
             let Some(Program::SchedClassifier(p)) = programs.program_mut(program) else {
@@ -107,7 +109,7 @@ impl Attachment {
         };
         let egress = link("lvsd_egress", TcAttachType::Egress)?;
         let ingress = link(ingress.program(), TcAttachType::Ingress)?;
-        Ok(Attachment { _ingress: ingress, _egress: egress, tcx: qdisc.is_none(), _qdisc: qdisc })
+        Ok(Attachment { _ingress: ingress, _egress: egress, _qdisc: qdisc, tcx })
     }
 }
 

@@ -226,7 +226,7 @@ impl BpfTables {
             .load(OBJECT)
             .map_err(|e| load_error(&shape, e))?;
         let programs: &[_] = if tier {
-            &["lvsd_tier_ring", "lvsd_tier_ingress", "lvsd_unmark", "lvsd_egress"]
+            &["lvsd_tier_judge", "lvsd_tier_ring", "lvsd_tier_ingress", "lvsd_unmark", "lvsd_egress"]
         } else {
             &["lvsd_ring", "lvsd_ingress", "lvsd_unmark", "lvsd_egress"]
         };

@@ -1,14 +1,16 @@
 #!/bin/bash
-# Runs in the VM: lvsd in front of the kernel's tunnel devices, and the kernel's IPVS in front of our decapsulator.
+# Runs in the VM: lvsd in front of the kernel's tunnel devices, the kernel's IPVS in front of our decapsulator, and the tier, whose
+# programs this kernel's verifier must take.
 # Prints a line "ok ..." or "FAIL ..." for each cell; status 1 if one failed or none ran.
 #
 #   client 10.9.0.1, director 10.9.0.2, server 10.9.0.3 (fd09::1, ::2, ::3) on one bridge; VIP 10.9.0.100, fd09::100.
+#   Behind the director's eth1 (10.10.0.2, fd10::2) a server for NAT: inner 10.10.0.3, fd10::3.
 set -uo pipefail
 cd "$(dirname "$0")"
 bytes=300000
 failed=0 passed=0
 
-declare -A vip=([4]=10.9.0.100 [6]=fd09::100) rip=([4]=10.9.0.3 [6]=fd09::3)
+declare -A vip=([4]=10.9.0.100 [6]=fd09::100) rip=([4]=10.9.0.3 [6]=fd09::3) nat=([4]=10.10.0.3 [6]=fd10::3)
 
 wait_for() { # SECONDS COMMAND...
     local end=$((SECONDS + $1)); shift
@@ -36,8 +38,22 @@ lab() {
         net.ipv4.conf.all.rp_filter=0 net.ipv4.conf.default.rp_filter=0 net.ipv4.conf.eth0.rp_filter=0
     ip -n server address add "${vip[4]}/32" dev lo
     ip -n server address add "${vip[6]}/128" dev lo nodad preferred_lft 0
-    ip netns exec server python3 peer.py serve >server.log 2>&1 &
-    wait_for 120 grep -q listening server.log || { echo "FAIL the server does not start"; cat server.log; exit 1; }
+    ip netns add inner
+    ip link add eth1 netns director type veth peer name eth0 netns inner
+    ip -n inner link set lo up
+    link_of_inner director eth1 2 && link_of_inner inner eth0 3
+    ip -n inner route add default via 10.10.0.2
+    ip -n inner route add default via fd10::2
+    for n in server inner; do
+        ip netns exec $n python3 peer.py serve >$n.log 2>&1 &
+        wait_for 120 grep -q listening $n.log || { echo "FAIL $n does not start"; cat $n.log; exit 1; }
+    done
+}
+
+link_of_inner() { # NAMESPACE DEVICE NUMBER
+    ip -n "$1" address add "10.10.0.$3/24" dev "$2"
+    ip -n "$1" address add "fd10::$3/64" dev "$2" nodad
+    ip -n "$1" link set "$2" up
 }
 
 # The server's end: DEVICE is a kernel's tunnel device, or decap.
@@ -104,11 +120,105 @@ answers() { # PID: lvsd answers, or has ended (and then the first cell fails)
 lvsctl() { ip netns exec director ./lvsctl --socket /run/lvsd.sock "$@"; }
 ipvs() { ip netns exec director ipvsadm "$@"; }
 
-ours() {
-    ip netns exec director ./lvsd --socket /run/lvsd.sock --state-file /run/lvsd.state --datapath afpacket --interface eth0 \
+lvsd=
+start() { # DATAPATH INTERFACE...: lvsd, with its process in $lvsd
+    local path=$1 dev args=()
+    shift
+    for dev in "$@"; do args+=(--interface "$dev"); done
+    ip netns exec director ./lvsd --socket /run/lvsd.sock --state-file /run/lvsd.state --datapath "$path" "${args[@]}" \
         --max-connections 1000 >lvsd.log 2>&1 &
-    local lvsd=$!
-    wait_for 180 answers $lvsd || { echo "FAIL lvsd does not start"; cat lvsd.log; exit 1; }
+    lvsd=$!
+    wait_for 180 answers $lvsd && kill -0 $lvsd || { echo "FAIL lvsd --datapath $path does not start"; cat lvsd.log; exit 1; }
+}
+
+stop() {
+    kill $lvsd
+    wait $lvsd || { echo "FAIL lvsd ended with status $?"; cat lvsd.log; failed=$((failed + 1)); }
+}
+
+verdict() { # WHAT COMMAND...: counts a check, whose output says why it failed
+    local what=$1 out
+    shift
+    if out=$("$@" 2>&1); then
+        passed=$((passed + 1))
+        echo "ok   $what"
+    else
+        failed=$((failed + 1))
+        echo "FAIL $what"
+        sed 's/^/     /' <<<"$out"
+        { lvsctl -L -n --stats; lvsctl status | grep -v ' 0$'; cat lvsd.log; } 2>&1 | sed 's/^/     /'
+    fi
+}
+
+counter() { lvsctl status | sed -n "s/^$1 //p"; }
+
+at_least() { # WHAT LEAST VALUE
+    (($3 >= $2)) || { echo "$1: $3, not $2 or more"; return 1; }
+}
+
+# One service and server by the tier. A connection that is never without a packet in a ring moves to it after 4096 packets only, so
+# those of TCP have 6200 or more each way; of UDP there is one at a time, and it moves at once.
+by_tier() { # PROTOCOL FAMILY SERVER OPTION
+    local flag=-t least=1000 v=${vip[$2]} r=$3 in out
+    [[ $1 == udp ]] && flag=-u least=80
+    [[ $2 == 6 ]] && v="[$v]" r="[$r]"
+    in=$(counter tier_in_pkts) out=$(counter tier_out_pkts)
+    lvsctl -C && lvsctl -A $flag "$v:80" -s rr && lvsctl -a $flag "$v:80" -r "$r:80" "$4" || return 1
+    if [[ $1 == udp ]]; then
+        ip netns exec client python3 peer.py echo "${vip[$2]}" 100
+    else
+        ip netns exec client python3 peer.py ask "${vip[$2]}" 9000000
+    fi || return 1
+    at_least tier_in_pkts $least $(($(counter tier_in_pkts) - in)) || return 1
+    [[ $4 == -g ]] || at_least tier_out_pkts $least $(($(counter tier_out_pkts) - out)) || return 1
+    [[ $(counter tier_failed) == 0 ]] || { echo "tier_failed is $(counter tier_failed)"; return 1; }
+}
+
+# Filters of ours at an interface's clsact hooks: each a line of hook, name and id.
+filters() { # DEVICE
+    local hook
+    for hook in ingress egress; do
+        ip netns exec director tc filter show dev "$1" $hook | sed -n "s/^.* \(lvsd_[a-z_]*\).* id \([0-9]*\).*/$hook \1 \2/p"
+    done
+}
+
+# The filters of a killed lvsd, which are still there, are gone when the next one is: as many as before, none of them the same.
+replaced() { # OLD-FILTERS-OF-ETH0
+    local new
+    new=$(filters eth0)
+    printf 'before:\n%s\nnow:\n%s\n' "$1" "$new"
+    [[ $(wc -l <<<"$1") == 2 && $(wc -l <<<"$new") == 2 ]] && ! grep -qxFf <(echo "$1") <<<"$new"
+}
+
+# Linux 6.1 has no tcx.
+says_clsact() { lvsctl status | grep -q '^eth0 .* clsact '; }
+
+none_left() { ! { filters eth0; filters eth1; } | grep .; }
+
+tier() {
+    local service old
+    start tc eth0 eth1
+    for service in 4 6; do
+        verdict "tier: IPv$service TCP by NAT" by_tier tcp $service "${nat[$service]}" -m
+        verdict "tier: IPv$service UDP by NAT" by_tier udp $service "${nat[$service]}" -m
+        verdict "tier: IPv$service TCP by direct routing" by_tier tcp $service "${rip[$service]}" -g
+        verdict "tier: IPv$service UDP by direct routing" by_tier udp $service "${rip[$service]}" -g
+    done
+    lvsctl -C
+    cell lvsctl 4 4 ipip
+    old=$(filters eth0)
+    { kill -9 $lvsd; wait $lvsd; } 2>/dev/null
+    verdict "tier: filters of a killed lvsd stay" [ "$(filters eth0)" == "$old" ]
+    start tc eth0 eth1
+    verdict "tier: ... and the next one replaces them" replaced "$old"
+    verdict "tier: ... by clsact filters again" says_clsact
+    verdict "tier: ... and forwards" by_tier tcp 4 "${nat[4]}" -m
+    stop
+    verdict "tier: no filter is left" none_left
+}
+
+ours() {
+    start afpacket eth0
     cell lvsctl 4 4 ipip
     cell lvsctl 6 4 sit
     cell lvsctl 4 6 ip6tnl
@@ -121,8 +231,7 @@ ours() {
     cell lvsctl 6 4 gre-csum --tun-type gre --tun-csum
     cell lvsctl 4 6 ip6gre-csum --tun-type gre --tun-csum
     cell lvsctl 6 6 ip6gre-csum --tun-type gre --tun-csum
-    kill $lvsd
-    wait $lvsd || { echo "FAIL lvsd ended with status $?"; cat lvsd.log; failed=$((failed + 1)); }
+    stop
 }
 
 theirs() {
@@ -140,6 +249,7 @@ theirs() {
 
 lab
 ours
+tier
 theirs
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))

@@ -42,7 +42,7 @@ impl PortPlan<'_> {
         // only now, when each frame goes to one of them alone
         for s in &sockets {
             option(s.rx.fd(), libc::SOL_SOCKET, libc::SO_ATTACH_BPF, &self.filter.as_raw_fd())
-                .map_err(|e| self.error("attaching the socket filter", e))?;
+                .map_err(|e| self.error(filtering(&e), e))?;
         }
         let first = sockets.first().ok_or(SetupError::Workers(0))?;
         let probe = first.rx.fd().try_clone_to_owned().map_err(|e| self.error("duplicating a socket", e))?;
@@ -69,6 +69,14 @@ impl PortPlan<'_> {
             join(ring.fd(), group).map_err(|e| self.error("PACKET_FANOUT", e))?;
         }
         Ok(ring)
+    }
+}
+
+/// What failed where a program cannot become the socket's filter.
+fn filtering(e: &io::Error) -> &'static str {
+    match e.raw_os_error() {
+        Some(libc::ENOMEM) => "attaching the socket filter, for which net.core.optmem_max may be too low",
+        _ => "attaching the socket filter",
     }
 }
 

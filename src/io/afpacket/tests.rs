@@ -270,6 +270,7 @@ fn filters_of_a_killed_director_are_replaced() {
     assert_eq!(filters(), 2);
     let running = start_lab(&lab, AfPacketConfig { hook: Hook::Clsact, ..config(1) }, true);
     assert_eq!(filters(), 2);
+    assert_eq!(running.queues()[0].mode, "clsact", "where the qdisc was there before, too");
     running.stop();
     assert_eq!(filters(), 0);
 }

@@ -5,7 +5,8 @@ use std::os::fd::AsFd;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-use aya::maps::{Array, Map, MapData};
+use aya::maps::{Array, Map, MapData, ProgramArray};
+use aya::programs::Program;
 use aya::{Ebpf, EbpfLoader};
 use ipvs_netlink::{Counter, QueueStatus, Traffic};
 
@@ -41,6 +42,8 @@ const COUNTERS: [&str; 8] = [
 /// The tier's maps.
 pub(crate) struct Tier {
     ports: Mutex<Array<MapData, [u8; 8]>>,
+    /// What the ring's filter jumps to. The kernel empties it when its last descriptor is closed.
+    _judges: ProgramArray<MapData>,
     hops: MapData,
     dests: MapData,
     counts: MapData,
@@ -71,9 +74,23 @@ pub(super) fn size(loader: &mut EbpfLoader<'_>) -> Result<usize, SetupError> {
     Ok(processors)
 }
 
+/// Gives the ring's filter the program that it jumps to, which must be loaded.
+fn judges(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SetupError> {
+    let odd = |reason: String| SetupError::Bpf { what: "BPF map judges".into(), reason };
+    let map = ebpf.take_map("judges").ok_or_else(|| odd("not in the object".into()))?;
+    let mut judges = ProgramArray::try_from(map).map_err(|e| odd(chain(&e)))?;
+    let Some(Program::SocketFilter(judge)) = ebpf.program("lvsd_tier_judge") else {
+        return Err(odd("its program is not in the object".into()));
+    };
+    let fd = judge.fd().map_err(|e| odd(chain(&e)))?;
+    judges.set(0, fd, 0).map_err(|e| odd(chain(&e)))?;
+    Ok(judges)
+}
+
 impl Tier {
-    /// Takes the maps, of which [`size`] told the number of processors.
+    /// Takes the maps, of which [`size`] told the number of processors. The programs must be loaded.
     pub(super) fn take(ebpf: &mut Ebpf, processors: usize) -> Result<Tier, SetupError> {
+        let judges = judges(ebpf)?;
         let mut take = |name: &'static str| match ebpf.take_map(name) {
             Some(Map::Array(data)) => Ok(data),
             _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
@@ -94,6 +111,7 @@ impl Tier {
             given,
             _maps: maps,
             ports: Mutex::new(ports),
+            _judges: judges,
             hops: take("hops")?,
             dests: take("dests")?,
             counts: take("dest_counts")?,
