@@ -259,7 +259,7 @@ pub(crate) fn passed_frames_reach_the_stack<R: Running>(lab: &Lab, start: impl F
     talk(&lab.server, "10.9.1.2:9000");
     assert_eq!(lab.seen.lock().unwrap().count, seen_before);
     drop(running);
-    as_before(&lab, &before);
+    as_before(lab, &before);
     talk(&lab.director, "10.9.0.1:9000");
     assert_eq!(lab.seen.lock().unwrap().count, seen_before);
 }
