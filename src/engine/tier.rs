@@ -110,7 +110,8 @@ impl Worker {
             return;
         }
         let f = flags(out);
-        if word.flags() & (f.moving | f.moved) != 0 {
+        // who is half-open still has to show the core another segment, or would be evicted while the tier serves it
+        if word.flags() & (f.moving | f.moved) != 0 || word.is_half_open() {
             return;
         }
         let hold = if conn.packets() >= HOLD_AFTER { f.hold } else { 0 };

@@ -4,7 +4,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 use super::frames::*;
 use super::rig::{Event, Rig, S0, server_mac};
-use lvsd::engine::{Count, Reason};
+use lvsd::engine::{Count, FrameHandler, Reason};
 use modes::Family;
 
 const ROOM: u32 = 4096;
@@ -36,7 +36,11 @@ fn server_of(event: &Event) -> u8 {
 impl Lab {
     /// A service with three servers.
     fn new(service: &str, method: &str) -> Lab {
-        let mut lab = Lab { rig: Rig::with_limit(ROOM), v6: false, sources: 0 };
+        Lab::over(Rig::with_limit(ROOM), service, method)
+    }
+
+    fn over(rig: Rig, service: &str, method: &str) -> Lab {
+        let mut lab = Lab { rig, v6: false, sources: 0 };
         lab.rig.cli(&format!("-A -t 10.0.0.1:80 {service}"));
         for k in 1..=3 {
             lab.rig.cli(&format!("-a -t 10.0.0.1:80 -r 10.1.0.{k}:80 {method}"));
@@ -328,6 +332,22 @@ fn a_flood_of_acks_makes_nothing_that_stays() {
     lab.rig.advance(120);
     assert_eq!(lab.segment(0x7_0005, ACK, b""), Event::Pass);
     lab.must_run_dry();
+}
+
+/// A connection that an ACK made after a stateless SYN may be evicted until its second segment, which the core must see: only then may
+/// the tier have it.
+#[test]
+fn the_tier_gets_no_connection_that_may_be_evicted() {
+    let mut lab = Lab::over(Rig::with_tier(ROOM), "-s maglev", "-g");
+    lab.flood(BOUND + 1);
+    let client = 0x7_0001;
+    server_of(&lab.segment(client, SYN, b""));
+    let before = lab.half_open();
+    server_of(&lab.segment(client, ACK, b""));
+    assert!(!lab.rig.worker.marks_waiting(), "after one segment");
+    server_of(&lab.segment(client, PSH | ACK, b"y"));
+    assert!(lab.half_open() < before.max(BOUND), "it is established");
+    assert!(lab.rig.worker.marks_waiting(), "after two");
 }
 
 #[test]

@@ -131,14 +131,14 @@ impl Rig {
 
     /// With a tier above it that is played by the test.
     #[allow(dead_code)] // not the fuzz targets' way
-    pub fn with_tier() -> Rig {
+    pub fn with_tier(max: u32) -> Rig {
         let region = |bytes| Region::anonymous(bytes, false).unwrap();
         let memory = TierMemory {
             dests: region(Dests::bytes(MAX_DESTS)),
             counts: region(Dests::kernel_bytes(MAX_DESTS, 2)),
             conf: region(64),
         };
-        Rig::make(4096, Some(memory))
+        Rig::make(max, Some(memory))
     }
 
     fn make(max: u32, tier: Option<TierMemory>) -> Rig {

@@ -26,7 +26,7 @@ fn ip(s: &str) -> IpAddr {
 }
 
 fn rig(protocol: &str, method: &str) -> Rig {
-    let mut rig = Rig::with_tier();
+    let mut rig = Rig::with_tier(4096);
     rig.cli(&format!("-A {protocol} {VIP}:80 -s rr"));
     rig.cli(&format!("-a {protocol} {VIP}:80 -r {SERVER}:80 {method}"));
     rig
