@@ -134,11 +134,12 @@ struct {
 	__type(value, struct tier_cpu);
 } tier_cpus SEC(".maps");
 
-/* Settings that may change: what is written as a connection's timeout. */
+/* Settings that may change: what is written as a connection's timeout. (The ports that can be sent by are for the core.) */
 struct tier_conf {
 	__u32 established; /* ticks */
 	__u32 udp;
-	__u64 fill[7];
+	__u64 ports[4];
+	__u64 fill[3];
 };
 
 struct {

@@ -12,7 +12,7 @@ use super::reason::Counters;
 use super::tcp::{self, State};
 use crate::conn::ConnTable;
 use crate::mem::Region;
-use crate::route::Routes;
+use crate::route::{PortId, Routes};
 use crate::service::{DestId, DestSlot, Dests, ServiceObserver, Services};
 use crate::time::{Now, ticks};
 
@@ -48,8 +48,8 @@ pub struct Director {
     /// Milliseconds since midnight UT when [`Now`] was 0 (for IPv4's timestamp option).
     pub midnight_ms: AtomicU32,
     pub(super) seed: u64,
-    /// Where the tier reads its settings: ticks of an established TCP connection in the low half of the first word, of a UDP flow in
-    /// the high one. Empty where there is no tier.
+    /// What the tier and the director tell each other. Word 0: ticks of an established TCP connection in the low half, of a UDP flow in
+    /// the high one. Words 1 to 4: a bit for each port by which the tier can send. Empty where there is no tier.
     conf: Region,
 }
 
@@ -60,7 +60,7 @@ pub struct TierMemory {
     pub dests: Region,
     /// [`Dests::kernel_bytes`] of [`MAX_DESTS`].
     pub counts: Region,
-    /// Settings, 64 bytes.
+    /// Settings, 64 bytes: see `docs/tier.md`.
     pub conf: Region,
 }
 
@@ -215,6 +215,12 @@ impl Director {
     /// Whether there is a tier.
     pub(super) fn has_tier(&self) -> bool {
         !self.conf.words().is_empty()
+    }
+
+    /// Whether the tier can send by a port.
+    pub(super) fn tier_sends_by(&self, port: PortId) -> bool {
+        let (word, bit) = (1 + usize::from(port.0) / 64, port.0 % 64);
+        self.conf.words().get(word).is_some_and(|w| w.load(Relaxed) >> bit & 1 != 0)
     }
 
     /// Tells the tier of timeouts that were set.

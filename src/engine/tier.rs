@@ -16,6 +16,7 @@ use super::tcp::State;
 use super::worker::Worker;
 use super::{Frame, PROTO_TCP, PROTO_UDP};
 use crate::conn::{Conn, ConnRef};
+use crate::route::PortId;
 
 /// Flags of one direction; as in `modes/bpf/tier.h`.
 #[derive(Clone, Copy, Debug)]
@@ -93,10 +94,10 @@ impl Worker {
         self.marks.wants(conn.flags(), out) && !(is_bare(p, frame) && nat())
     }
 
-    /// A packet of a connection has been judged to be forwarded at once: from a later one on the tier may do that.
+    /// A packet of a connection has been judged to be forwarded at once out of a port: from a later one on the tier may do that.
     #[cold]
     #[inline(never)]
-    pub(super) fn mark(&mut self, conn: &Conn<'_>, out: bool, p: &Packet) {
+    pub(super) fn mark(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, port: PortId) {
         let word = conn.word();
         let method = conn.method();
         let nat = method == FwdMethod::Masq as u8;
@@ -106,7 +107,8 @@ impl Worker {
             State::Udp => true,
             _ => false,
         };
-        if !known || !plain_state || self.marks.fresh.len() >= MARKS_MAX || !is_plain(p) {
+        let full = self.marks.fresh.len() >= MARKS_MAX;
+        if !known || !plain_state || full || !is_plain(p) || !self.director.tier_sends_by(port) {
             return;
         }
         let f = flags(out);

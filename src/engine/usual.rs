@@ -68,7 +68,7 @@ impl Worker {
         director.dests.count(self.index, conn.dest(), conn.out, 1, bytes as u64);
         self.counters().count(select_unpredictable(conn.out, Count::NatOut, Count::NatIn));
         if self.marks.wants(conn.state().flags(), conn.out) && !self.through_outbox {
-            self.mark(&conn.conn(), conn.out, p);
+            self.mark(&conn.conn(), conn.out, p, leave.port());
         }
         Some(Verdict::Forward(leave.port()))
     }

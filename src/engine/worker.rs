@@ -184,8 +184,10 @@ impl Worker {
 
     /// Offers a connection's direction to the tier, if its packet is forwarded at once: what waits behind others would be overtaken.
     fn offer(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, verdict: Verdict) {
-        if matches!(verdict, Verdict::Forward(_)) && !self.through_outbox {
-            self.mark(conn, out, p);
+        if let Verdict::Forward(port) = verdict
+            && !self.through_outbox
+        {
+            self.mark(conn, out, p, port);
         }
     }
 

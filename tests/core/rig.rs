@@ -133,10 +133,13 @@ impl Rig {
     #[allow(dead_code)] // not the fuzz targets' way
     pub fn with_tier(max: u32) -> Rig {
         let region = |bytes| Region::anonymous(bytes, false).unwrap();
+        let conf = region(64);
+        // it can send by all ports
+        conf.words()[1].store(!0, std::sync::atomic::Ordering::Relaxed);
         let memory = TierMemory {
             dests: region(Dests::bytes(MAX_DESTS)),
             counts: region(Dests::kernel_bytes(MAX_DESTS, 2)),
-            conf: region(64),
+            conf,
         };
         Rig::make(max, Some(memory))
     }

@@ -197,6 +197,11 @@ pub(crate) fn has_tier() -> bool {
     datapath_arguments().iter().any(|word| word == "tc" || word == "xdp")
 }
 
+/// Whether that is at XDP.
+pub(crate) fn has_xdp_tier() -> bool {
+    datapath_arguments().iter().any(|word| word == "xdp")
+}
+
 /// Whether a packet socket in the director sees the frames that are taken: XDP comes before it.
 pub(crate) fn taps_see_what_is_ours() -> bool {
     datapath_arguments().iter().all(|word| word != "afxdp" && word != "xdp")

@@ -2,7 +2,7 @@
 use std::fmt::Write as _;
 use std::net::{IpAddr, SocketAddr};
 
-use crate::director::{Lvsd, Nft};
+use crate::director::{Lvsd, Nft, has_xdp_tier};
 use crate::netns::{Netns, TempDir, run};
 use crate::probe;
 use crate::servers::Nginx;
@@ -164,8 +164,16 @@ impl Lab {
             }
         }
         lab.configure_ends();
+        if has_xdp_tier() {
+            lab.take_redirected();
+        }
         lab.settle();
         lab
+    }
+
+    /// Has the far end on the bridge take frames that XDP redirects to it: a veth does with NAPI on.
+    fn take_redirected(&self) {
+        self.lan.sh("ethtool -K dir gro on");
     }
 
     /// Waits until the kernel has made the routes of all IPv6 addresses, which it does some time after it took the address.
@@ -191,6 +199,9 @@ impl Lab {
         ));
         self.director.ip("link set o0 address 02:00:00:00:00:d0 up");
         self.client.ip("link set c0 up");
+        if has_xdp_tier() {
+            self.client.sh("ethtool -K c0 gro on");
+        }
     }
 
     /// With NAT: the cable between client and director is taken away with its devices, and laid anew.

@@ -49,6 +49,8 @@ pub(crate) struct Tier {
     counts: MapData,
     conf: MapData,
     cpus: Region,
+    /// As [`TierMemory::conf`].
+    settings: Region,
     /// Frames that were given to each AF_XDP socket, by its place.
     given: Region,
     /// The maps of both: programs that are loaded later look for them by their descriptors.
@@ -107,7 +109,10 @@ impl Tier {
         let sockets = XDP_PORTS * XDP_QUEUES as usize;
         let given =
             Region::map_fd(maps[1].fd().as_fd(), sockets * 8).map_err(|e| odd("xsk_given")(e.to_string()))?;
+        let conf = take("tier_conf")?;
+        let settings = Region::map_fd(conf.fd().as_fd(), 64).map_err(|e| odd("tier_conf")(e.to_string()))?;
         Ok(Tier {
+            settings,
             given,
             _maps: maps,
             ports: Mutex::new(ports),
@@ -115,7 +120,7 @@ impl Tier {
             hops: take("hops")?,
             dests: take("dests")?,
             counts: take("dest_counts")?,
-            conf: take("tier_conf")?,
+            conf,
             cpus,
             processors,
         })
@@ -135,6 +140,14 @@ impl Tier {
 
     /// The interface by which frames for a port are sent; 0: none.
     pub(crate) fn set_port(&self, port: PortId, ifindex: u32) -> Result<(), SetupError> {
+        if let Some(word) = self.settings.words().get(1 + usize::from(port.0) / 64) {
+            let bit = 1u64 << (port.0 % 64);
+            if ifindex == 0 {
+                word.fetch_and(!bit, Ordering::Release);
+            } else {
+                word.fetch_or(bit, Ordering::Release);
+            }
+        }
         let mut line = [0; 8];
         line[..4].copy_from_slice(&ifindex.to_ne_bytes());
         let mut ports = self.ports.lock().unwrap_or_else(PoisonError::into_inner);
