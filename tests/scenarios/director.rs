@@ -202,6 +202,11 @@ pub(crate) fn has_xdp_tier() -> bool {
     datapath_arguments().iter().any(|word| word == "xdp")
 }
 
+/// Whether the director cuts super-packets anew, so that senders are not told what fits: XDP in the stack does not know their segments.
+pub(crate) fn cuts_anew() -> bool {
+    datapath_arguments().iter().any(|word| word == "generic")
+}
+
 /// Whether a packet socket in the director sees the frames that are taken: XDP comes before it.
 pub(crate) fn taps_see_what_is_ours() -> bool {
     datapath_arguments().iter().all(|word| word != "afxdp" && word != "xdp")

@@ -138,6 +138,7 @@ impl Xsks {
     ) {
         let port = self.places[place].sender.id;
         let mtu = self.places[place].facts.mtu.load(Ordering::Relaxed) as usize;
+        let generic = self.places[place].facts.generic;
         let mut chunks: Vec<Option<u32>> = Vec::with_capacity(received.len());
         let mut batch: Vec<Frame<'_>> = Vec::with_capacity(received.len());
         for r in received.iter_mut() {
@@ -154,7 +155,7 @@ impl Xsks {
                 }
             };
             let length = end - start;
-            let gso = segment_size(&buf[start..end], mtu);
+            let gso = segment_size(&buf[start..end], mtu, generic);
             if length > mtu + LINK && gso.is_none() {
                 self.places[place].sender.counters.rx_super_packet.add(1);
                 self.discard(chunk);
@@ -337,15 +338,24 @@ fn ready(
     Some(Ready { chunk, start, length, checksum })
 }
 
-/// The segment size of a frame that is longer than the interface's MTU: a super-packet of TCP, whose segments fill the MTU (XDP does
-/// not tell their size). `None` for all others.
-fn segment_size(frame: &[u8], mtu: usize) -> Option<Gso> {
-    if frame.len() <= mtu + LINK {
+/// Largest IP packet that a super-packet is cut into: IPv6 demands that every path takes it, and hardly one takes less. What size its
+/// sender cuts it into, and whether that has learned of a narrower path, XDP does not tell; a larger guess could be refused on the way
+/// for ever.
+const SAFE: usize = 1280;
+
+/// The segment size of what may be a super-packet of TCP, a guess; `None` for all others. Longer than the MTU it is one. In generic mode
+/// one of two small segments may fit; then its checksum is partial, as it is of all that no wire has carried yet.
+fn segment_size(frame: &[u8], mtu: usize, generic: bool) -> Option<Gso> {
+    let long = frame.len() > mtu + LINK;
+    if !long && !(generic && frame.len() > SAFE + 14) {
         return None;
     }
     let p = packet::parse(frame).ok().filter(|p| p.proto == packet::proto::TCP)?;
+    if !long && !checksum::is_partial(frame, &p) {
+        return None;
+    }
     let header = usize::from(frame.get(p.l4 + 12)? >> 4) * 4;
-    let size = mtu.checked_sub(p.l4 - p.l3 + header).filter(|&s| s > 0)?;
+    let size = SAFE.min(mtu).checked_sub(p.l4 - p.l3 + header).filter(|&s| s > 0)?;
     Some(Gso { size: u16::try_from(size).ok()?, guessed: true })
 }
 
