@@ -140,9 +140,9 @@ impl fmt::Display for DatapathKind {
 /// Why the daemon can't start with these options here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum OptionsError {
-    #[error("--datapath {0}: not available in this version; use auto, xdp, tc, afpacket or afxdp")]
+    #[error("--datapath {0}: not available in this version; use auto, tc, afpacket or afxdp")]
     Datapath(DatapathKind),
-    #[error("{0} is for --datapath afxdp or xdp; it is {1}")]
+    #[error("{0} is for --datapath afxdp; it is {1}")]
     OnlyAfxdp(&'static str, DatapathKind),
     #[error("--interface {0}: no such interface in this network namespace; 'ip link' lists them")]
     NoInterface(String),
@@ -199,13 +199,13 @@ impl Options {
 
     /// What can be known before anything is changed.
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
-        if self.datapath == DatapathKind::Nfqueue {
+        if matches!(self.datapath, DatapathKind::Xdp | DatapathKind::Nfqueue) {
             return Err(OptionsError::Datapath(self.datapath));
         }
         for (option, given) in
             [("--xdp-mode", self.xdp_mode != XdpMode::Auto), ("--busy-poll", self.busy_poll.is_some())]
         {
-            if given && !matches!(self.datapath, DatapathKind::Afxdp | DatapathKind::Xdp) {
+            if given && self.datapath != DatapathKind::Afxdp {
                 return Err(OptionsError::OnlyAfxdp(option, self.datapath));
             }
         }
@@ -325,18 +325,16 @@ mod tests {
     fn what_this_version_or_machine_lacks_is_named() {
         let check = |words: &str| parse(words).unwrap().options.check();
         assert_eq!(check("lvsd --control-only --interface lo"), Ok(()));
-        for kind in ["nfqueue"] {
+        for kind in ["xdp", "nfqueue"] {
             let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
             assert_eq!(
                 e,
-                format!(
-                    "--datapath {kind}: not available in this version; use auto, xdp, tc, afpacket or afxdp"
-                )
+                format!("--datapath {kind}: not available in this version; use auto, tc, afpacket or afxdp")
             );
         }
         for (words, option) in [("--busy-poll 50", "--busy-poll"), ("--xdp-mode generic", "--xdp-mode")] {
             let e = check(&format!("lvsd --control-only {words}")).unwrap_err().to_string();
-            assert_eq!(e, format!("{option} is for --datapath afxdp or xdp; it is auto"));
+            assert_eq!(e, format!("{option} is for --datapath afxdp; it is auto"));
             assert_eq!(check(&format!("lvsd --control-only --datapath afxdp {words}")), Ok(()));
         }
         for name in ["nosuch0", "lo-and-a-name-that-is-too-long"] {

@@ -138,6 +138,14 @@ fn the_number_of_queues_changes() {
     };
     for queues in numbers {
         set(&lab, *queues);
+        if !taps_see_what_is_ours() {
+            // until its program is attached anew some frames go to the stack, which refuses them
+            until("a socket on each queue", secs(10), || {
+                let text = lab.d().ctl_ok("status");
+                let rows = text.lines().filter(|l| l.starts_with("o0 ") && !l.contains(" absent "));
+                (rows.count() == *queues as usize).then_some(())
+            });
+        }
         for family in Family::BOTH {
             serves_again(&mut lab, family, &format!("{queues} queues"));
         }

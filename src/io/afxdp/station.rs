@@ -347,7 +347,8 @@ const SAFE: usize = 1280;
 /// one of two small segments may fit; then its checksum is partial, as it is of all that no wire has carried yet.
 fn segment_size(frame: &[u8], mtu: usize, generic: bool) -> Option<Gso> {
     let long = frame.len() > mtu + LINK;
-    if !long && !(generic && frame.len() > SAFE + 14) {
+    let perhaps = generic && frame.len() > SAFE + 14;
+    if !long && !perhaps {
         return None;
     }
     let p = packet::parse(frame).ok().filter(|p| p.proto == packet::proto::TCP)?;

@@ -107,7 +107,8 @@ fn bulk_passes_both_ways_in_generic_mode_with_super_packets() {
     assert!(lab.seen.lock().unwrap().gso.is_some(), "no super-packet came by");
     assert!(running.summary().contains("vd generic copy"), "{}", running.summary());
     // packet sockets send all of it
-    assert!(Lab::totals(&running).tx_frames > 1000);
+    let sent = Lab::totals(&running).tx_frames as usize;
+    assert!(sent >= 2 * BULK / 65_536, "{sent} frames sent");
     rows_hold_all(&running);
     running.stop();
     as_before(&lab, &before);
