@@ -594,6 +594,34 @@ static __always_inline struct tier_cpu *this_cpu(void)
 	return bpf_map_lookup_elem(&tier_cpus, &cpu);
 }
 
+/* A packet that is not plain goes up. What follows it must not overtake it: its flow is no longer the tier's. */
+static __always_inline int odd_goes_up(void *ctx, const int face, int v6)
+{
+	struct tier_cpu *cpu = this_cpu();
+	struct ip_view v = {};
+	struct plan p = {};
+	__u8 ports[4];
+	__u64 pair, *word;
+
+	if (!cpu || !view(ctx, face, 14, v6, &v) || v.later || !has_ports(v.proto) || load(ctx, face, v.l4, ports, 4))
+		return V_UP;
+	pair = flow_pair(&v, ports, 0);
+	if (!pair)
+		return V_UP;
+	p.slot = pair & LVSD_SLOT_MASK;
+	p.v6 = v6;
+	word = entry_word(&p, 0, 0);
+	return word ? turn(word, READ64(word), !!(pair & LVSD_PAIR_OUT), 0, cpu) : V_UP;
+}
+
+/* Sends a packet that has been changed as its plan says. */
+static __always_inline int send_on(const struct plan *p, struct tier_cpu *cpu)
+{
+	note_seen(p, entry_word(p, 4, 9));
+	count(p, cpu);
+	return bpf_redirect(p->ifindex, 0);
+}
+
 /* The new MAC addresses: the first twelve bytes of the frame. */
 static __always_inline void put_macs(void *frame, const struct plan *p)
 {

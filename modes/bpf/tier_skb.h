@@ -41,26 +41,9 @@ __noinline int odd_is_ours_skb(struct __sk_buff *skb)
 	return is_ours(skb, FACE_SKB);
 }
 
-/* A packet that is not plain goes up. What follows it must not overtake it: its flow is no longer the tier's. */
-__noinline int odd_goes_up_skb(struct __sk_buff *skb)
+__noinline int odd_goes_up_skb(struct __sk_buff *skb, int v6)
 {
-	struct tier_cpu *cpu = this_cpu();
-	struct ip_view v = {};
-	struct plan p = {};
-	__u8 ports[4];
-	__u64 pair, *word;
-	int v6 = skb->protocol == bpf_htons(0x86dd);
-
-	if (!cpu || !view_skb(skb, 14, v6, &v) || v.later || !has_ports(v.proto) ||
-	    bpf_skb_load_bytes(skb, v.l4, ports, 4))
-		return V_UP;
-	pair = flow_pair(&v, ports, 0);
-	if (!pair)
-		return V_UP;
-	p.slot = pair & LVSD_SLOT_MASK;
-	p.v6 = v6;
-	word = entry_word(&p, 0, 0);
-	return word ? turn(word, READ64(word), !!(pair & LVSD_PAIR_OUT), 0, cpu) : V_UP;
+	return odd_goes_up(skb, FACE_SKB, v6);
 }
 
 /* What becomes of a frame; the plan is this processor's. */
@@ -76,7 +59,7 @@ static __always_inline int judge_skb(struct __sk_buff *skb)
 		verdict = judge_skb_v6(skb);
 	if (verdict != V_NONE)
 		return verdict;
-	return odd_is_ours_skb(skb) ? odd_goes_up_skb(skb) : V_OTHERS;
+	return odd_is_ours_skb(skb) ? odd_goes_up_skb(skb, skb->protocol == bpf_htons(0x86dd)) : V_OTHERS;
 }
 
 /* The frame's first `len` bytes, to be changed; none where they cannot be had. */
@@ -177,9 +160,7 @@ __noinline int forward_skb(struct __sk_buff *skb)
 		cpu->failed++;
 		return TC_ACT_SHOT;
 	}
-	note_seen(p, entry_word(p, 4, 9));
-	count(p, cpu);
-	return bpf_redirect(p->ifindex, 0);
+	return send_on(p, cpu);
 }
 
 #endif

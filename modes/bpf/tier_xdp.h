@@ -52,25 +52,9 @@ __noinline int odd_is_ours_xdp(struct xdp_md *xdp)
 	return is_ours(xdp, FACE_XDP);
 }
 
-/* As odd_goes_up_skb. */
 __noinline int odd_goes_up_xdp(struct xdp_md *xdp, int v6)
 {
-	struct tier_cpu *cpu = this_cpu();
-	struct ip_view v = {};
-	struct plan p = {};
-	__u8 ports[4];
-	__u64 pair, *word;
-
-	if (!cpu || !view_xdp(xdp, 14, v6, &v) || v.later || !has_ports(v.proto) ||
-	    bpf_xdp_load_bytes(xdp, v.l4, ports, 4))
-		return V_UP;
-	pair = flow_pair(&v, ports, 0);
-	if (!pair)
-		return V_UP;
-	p.slot = pair & LVSD_SLOT_MASK;
-	p.v6 = v6;
-	word = entry_word(&p, 0, 0);
-	return word ? turn(word, READ64(word), !!(pair & LVSD_PAIR_OUT), 0, cpu) : V_UP;
+	return odd_goes_up(xdp, FACE_XDP, v6);
 }
 
 /* What becomes of a frame that is sent to us; the plan is this processor's. */
@@ -287,9 +271,7 @@ __noinline int forward_xdp(struct xdp_md *xdp)
 		cpu->failed++;
 		return XDP_DROP;
 	}
-	note_seen(p, entry_word(p, 4, 9));
-	count(p, cpu);
-	return bpf_redirect(p->ifindex, 0);
+	return send_on(p, cpu);
 }
 
 #endif
