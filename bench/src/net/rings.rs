@@ -91,6 +91,26 @@ fn take_turns(
     Ok(())
 }
 
+/// Adds to a row's raw data what all comparisons have: the series' medians and runs, and how they came about.
+fn with_runs(mut raw: Value, datapath: Datapath, series: Vec<Series<'_>>) -> Value {
+    let medians: Map<String, Value> =
+        series.iter().map(|s| (s.name.clone(), median(&s.pps).round().into())).collect();
+    let runs: Map<String, Value> = series.into_iter().map(|s| (s.name, s.runs.into())).collect();
+    let shared = json!({
+        "datapath": datapath.to_string(),
+        "pps": medians,
+        "flows": FLOWS,
+        "frame_bytes": 60,
+        "counted_at": "the sink's interface (veth), at saturation",
+        "workers": 1,
+        "runs": runs,
+    });
+    if let (Value::Object(raw), Value::Object(shared)) = (&mut raw, shared) {
+        raw.extend(shared);
+    }
+    raw
+}
+
 fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let places = Places::new()?;
     let lvsd = Forwarder::Lvsd(datapath);
@@ -104,21 +124,12 @@ fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<V
         of_it.map(|s| median(&s.pps)).fold(0.0, f64::max)
     };
     let ratio = best(lvsd) / best(Forwarder::Nft);
-    let medians: Map<String, Value> =
-        series.iter().map(|s| (s.name.clone(), median(&s.pps).round().into())).collect();
-    let runs: Map<String, Value> = series.into_iter().map(|s| (s.name, s.runs.into())).collect();
     let raw = json!({
         "formula": "median pps of lvsd's runs / median pps of nftables' runs, each in the better of its two places",
-        "datapath": datapath.to_string(),
-        "pps": medians,
-        "flows": FLOWS,
-        "frame_bytes": 60,
-        "counted_at": "the sink's interface (veth), at saturation",
-        "workers": 1,
         "places": "all forward either in the generator's soft interrupt, or on the other processor by threaded NAPI",
         "offloads": places.lab.offloads()?,
-        "runs": runs,
     });
+    let raw = with_runs(raw, datapath, series);
     Ok(vec![Row::new(id, ratio, "ratio", bar, raw)])
 }
 
@@ -134,22 +145,13 @@ fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, 
     }
     take_turns(plan, &mut series, |f| matches!(f, Forwarder::Nft | Forwarder::Routed))?;
     let (lvsd, bare) = (median(&series[0].pps), median(&series[1].pps));
-    let medians: Map<String, Value> =
-        series.iter().map(|s| (s.name.clone(), median(&s.pps).round().into())).collect();
-    let runs: Map<String, Value> = series.into_iter().map(|s| (s.name, s.runs.into())).collect();
     let raw = json!({
         "formula": "median pps of lvsd's runs / median pps of the bare forwarder's runs",
-        "datapath": datapath.to_string(),
-        "pps": medians,
-        "flows": FLOWS,
-        "frame_bytes": 60,
-        "counted_at": "the sink's interface (veth), at saturation",
-        "workers": 1,
         "places": "the generator has one processor; lvsd's and the bare forwarder's worker the other one. nft and ip_forward \
                    either in the generator's soft interrupt, or on the other processor by threaded NAPI",
         "offloads": lab.offloads()?,
-        "runs": runs,
     });
+    let raw = with_runs(raw, datapath, series);
     Ok(vec![Row::new(id, lvsd / bare, "ratio", Bar::AtLeast(0.8), raw)])
 }
 
