@@ -1,5 +1,6 @@
 //! Core and data path of a daemon, put together: tables, routes, ports, workers.
 
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -8,15 +9,16 @@ use futures_util::TryStreamExt;
 use ipvs_netlink::Counter;
 use modes::{Addr, Family};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
+use pinned::{PinDir, PinError};
 use tokio::sync::Notify;
 
 use crate::conn::{Config, ConnTable, TableError};
 use crate::control::rtnl::{Follower, RtnlError};
-use crate::engine::{Director, FrameHandler, MAX_WORKERS, Worker};
+use crate::engine::{Adopted, Director, FrameHandler, MAX_WORKERS, Worker};
 use crate::io::afpacket::{self, AfPacketConfig};
 use crate::io::afxdp::{self, AfXdpConfig, Attach};
 use crate::io::rings::Running;
-use crate::io::{BpfTables, SetupError, TableShape};
+use crate::io::{BpfTables, SetupError, TableShape, TierPlan};
 use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
 use crate::status::ReadQueues;
@@ -42,6 +44,29 @@ pub struct CoreConfig {
     pub workers: usize,
     /// How frames are received and sent.
     pub rings: Rings,
+    /// Where the data plane of a tier is pinned, so that it outlives the daemon.
+    pub pins: Pins,
+}
+
+/// Where the data plane of a tier is pinned.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub enum Pins {
+    /// Nowhere: it ends with the daemon.
+    #[default]
+    Nowhere,
+    /// In this directory, if that can be.
+    Try(PathBuf),
+    /// In this directory; where that cannot be, the daemon does not start.
+    At(PathBuf),
+}
+
+impl Pins {
+    fn dir(&self) -> Option<&Path> {
+        match self {
+            Pins::Nowhere => None,
+            Pins::Try(dir) | Pins::At(dir) => Some(dir),
+        }
+    }
 }
 
 /// How frames are received and sent.
@@ -164,9 +189,10 @@ impl Core {
         } else {
             let (shape, magic) = (TableShape::of(&table), (magic as u32).max(1));
             let tables = match config.rings {
-                Rings::Tc | Rings::Xdp { .. } => BpfTables::with_tier(shape, magic)?,
+                Rings::Tc | Rings::Xdp { .. } => with_tier(&config, shape, magic)?,
                 _ => BpfTables::create(shape, magic)?,
             };
+            let table = Config { hash_key: tables.shape().hash_key, ..table };
             let memory = tables.memory().map_err(system("mapping the connection table"))?;
             (ConnTable::with_memory(table, memory, now().tick())?, Some(Arc::new(tables)))
         };
@@ -178,9 +204,12 @@ impl Core {
                 let routes = Arc::new(Routes::within(&names, hops)?);
                 Director::with_tier(conns, routes, config.workers, seed, memory)
             }
-            None => Director::new(conns, Arc::new(Routes::new(&names)?), config.workers, seed),
+            None => Director::new(conns, Arc::new(Routes::new(&names)?), config.workers, seed)
+                .map_err(mapping())?,
+        };
+        if tables.as_ref().is_some_and(|t| t.adopted()) {
+            tell_adopted(director.adopt());
         }
-        .map_err(mapping())?;
         director.midnight_ms.store(midnight_ms(), std::sync::atomic::Ordering::Relaxed);
         let director = Arc::new(director);
         if let Some(tables) = &tables {
@@ -189,12 +218,19 @@ impl Core {
         Ok(Core { director, tables, config })
     }
 
-    /// Begins to follow the kernel's routes and to forward frames.
+    /// Begins to follow the kernel's routes and to forward frames, by the services that have been made. A data plane that another daemon
+    /// left goes over to this one.
     ///
     /// # Errors
     /// [`StartError`]; the interfaces are as they were.
     pub fn start(&self) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
+        self.director.settle();
+        if tables.plane().is_none()
+            && let Some(dir) = self.config.pins.dir()
+        {
+            remove_plane(dir)?;
+        }
         let follower = FollowerThread::start(Arc::clone(&self.director), Arc::clone(tables))?;
         for (vlan, port) in self.director.routes.unserved_vlans() {
             tracing::warn!(
@@ -210,7 +246,8 @@ impl Core {
             list
         };
         self.director.set_port_counters(read);
-        Ok(Datapath { port, why, follower })
+        let pinned = tables.keep(&self.config.interfaces, port.hooks());
+        Ok(Datapath { port, why, pinned, follower })
     }
 
     /// The rings, and why these.
@@ -242,6 +279,39 @@ impl Core {
     }
 }
 
+/// Maps and programs with the tier, pinned where that is wanted.
+fn with_tier(config: &CoreConfig, shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
+    let make = |pin_dir| BpfTables::with_tier(shape, magic, &TierPlan { workers: config.workers, pin_dir });
+    match (make(config.pins.dir()), &config.pins) {
+        (Err(SetupError::Pins(e)), Pins::Try(_)) if !matches!(e, PinError::InUse(_)) => {
+            tracing::warn!("{e}; the data plane ends with lvsd, and its connections with it");
+            make(None)
+        }
+        (done, _) => done,
+    }
+}
+
+fn tell_adopted(a: Adopted) {
+    tracing::info!(
+        "taking over the data plane of an lvsd that has ended: {} connections, {} servers",
+        a.connections,
+        a.destinations
+    );
+    if a.lost > 0 {
+        tracing::warn!("{} connections of unknown servers were removed", a.lost);
+    }
+}
+
+/// Removes the data plane that a daemon with a tier has left, where this one has none.
+fn remove_plane(dir: &Path) -> Result<(), SetupError> {
+    let Some(found) = PinDir::find(dir)? else { return Ok(()) };
+    if !found.is_empty() {
+        tracing::info!("{}: removing the data plane of an lvsd with a tier, which has ended", dir.display());
+    }
+    found.take_down()?;
+    Ok(())
+}
+
 fn ports(names: &[String]) -> impl Iterator<Item = (PortId, &String)> {
     (0..).map(PortId).zip(names)
 }
@@ -264,6 +334,8 @@ fn port_counters(port: &dyn Running) -> Vec<Counter> {
 pub struct Datapath {
     port: Arc<dyn Running>,
     why: String,
+    /// Where the data plane is pinned that goes on.
+    pinned: Option<PathBuf>,
     follower: FollowerThread,
 }
 
@@ -289,8 +361,14 @@ impl Datapath {
         Box::new(move || port.upgrade().map_or_else(Vec::new, |p| p.queues()))
     }
 
-    /// Ends it: the interfaces are left as they were found.
+    /// Ends it: the interfaces are left as they were found, but for a data plane that is pinned.
     pub fn stop(self) {
+        if let Some(dir) = &self.pinned {
+            tracing::info!(
+                "the data plane pinned at {} goes on; 'lvsctl datapath off' removes it",
+                dir.display()
+            );
+        }
         // The only other handle is a weak one that may be upgraded for a moment; the last one to go stops the port.
         drop(self.port);
         self.follower.stop();

@@ -143,6 +143,7 @@ fn core_config(options: &Options) -> Result<CoreConfig, Failure> {
         max_v6: options.max_connections_ipv6(),
         workers,
         rings: options.rings(),
+        pins: options.pins(),
     })
 }
 

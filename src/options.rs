@@ -6,7 +6,7 @@ use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
-use lvsd::datapath::Rings;
+use lvsd::datapath::{Pins, Rings};
 use lvsd::engine::MAX_WORKERS;
 use lvsd::io::afxdp::Attach;
 use rustix::net::netdevice::name_to_index;
@@ -69,9 +69,10 @@ pub(crate) struct Options {
     /// An interface to serve on (may be repeated) [default: every Ethernet interface that is up and no port of a bridge or bond]
     #[arg(long = "interface", value_name = "IF")]
     pub(crate) interfaces: Vec<String>,
-    /// Where maps and programs will be pinned (nothing is in this version)
-    #[arg(long, value_name = "DIR", default_value = "/sys/fs/bpf/lvsd")]
-    pub(crate) pin_dir: PathBuf,
+    /// Where the data plane of --datapath xdp and tc is pinned, so that it goes on without lvsd; none: it ends with it [default: a
+    /// directory below /sys/fs/bpf/lvsd that is named after the socket]
+    #[arg(long, value_name = "DIR")]
+    pin_dir: Option<PathBuf>,
     /// IPv4 connections that the table holds
     #[arg(long, value_name = "N", default_value_t = 1 << 20, value_parser = connections)]
     pub(crate) max_connections: u32,
@@ -179,6 +180,15 @@ impl Options {
     /// The limit of IPv6 connections in effect.
     pub(crate) fn max_connections_ipv6(&self) -> u32 {
         self.max_connections_ipv6.unwrap_or((self.max_connections / 8).max(1024))
+    }
+
+    /// Where the data plane is pinned.
+    pub(crate) fn pins(&self) -> Pins {
+        match &self.pin_dir {
+            None => Pins::Try(pinned::default_dir(&self.socket)),
+            Some(dir) if dir == Path::new("none") => Pins::Nowhere,
+            Some(dir) => Pins::At(dir.clone()),
+        }
     }
 
     /// The rings that are asked for.

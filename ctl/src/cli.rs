@@ -40,9 +40,24 @@ pub enum Sub {
         #[arg(value_name = "NAME[=VALUE]")]
         settings: Vec<String>,
     },
+    /// The data plane in the kernel that outlives the daemon; no daemon is asked
+    #[command(subcommand)]
+    Datapath(Datapath),
     /// Prepare this machine as a real server; no daemon is asked
     #[command(subcommand)]
     Realserver(RealServer),
+}
+
+/// What lvsctl does with a data plane that was left.
+#[derive(Subcommand, Clone, PartialEq, Eq, Debug)]
+pub enum Datapath {
+    /// Remove the data plane that an lvsd with --datapath xdp or tc has left when it ended: its connections are lost, and packets to
+    /// virtual addresses go to this machine's own stack; refused while an lvsd works on it
+    Off {
+        /// Where it is pinned, if lvsd was told to (default: the place that belongs to --socket)
+        #[arg(long, value_name = "DIR")]
+        pin_dir: Option<PathBuf>,
+    },
 }
 
 /// Where decapsulators are pinned unless told otherwise.

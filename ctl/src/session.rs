@@ -1,5 +1,6 @@
 //! Carrying a command out: asking the daemon and printing what it tells.
 
+mod datapath;
 mod own;
 mod restore;
 mod server;
@@ -12,7 +13,7 @@ use ipvs_netlink::{
 };
 
 use crate::Io;
-use crate::cli::Sub;
+use crate::cli::{Datapath, Sub};
 use crate::command::{self, Command};
 use crate::error::{CliError, EXIT_OK, EXIT_USAGE};
 use crate::grammar::Cmd;
@@ -93,6 +94,7 @@ impl<'a, 'c> Session<'a, 'c> {
             Sub::Status { nonzero } => self.status(*nonzero, out)?,
             Sub::Schedulers => self.print_schedulers(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,
+            Sub::Datapath(Datapath::Off { pin_dir }) => datapath::off(self.socket, pin_dir.as_deref(), out)?,
             Sub::Realserver(command) => return server::realserver(command, out),
         }
         Ok(EXIT_OK)

@@ -56,6 +56,7 @@ int lvsd_tier_judge(struct __sk_buff *skb)
 	if (!cpu)
 		return 0;
 	cpu->begin++;
+	cpu->alone = 0;
 	barrier();
 	verdict = judge_skb(skb);
 	cpu->plan.verdict = verdict;
@@ -92,6 +93,7 @@ int lvsd_tier_ingress(struct __sk_buff *skb)
 	if (cpu->from == skb->ifindex && cpu->length == skb->len) {
 		verdict = cpu->plan.verdict;
 	} else {
+		cpu->alone = 1;
 		verdict = judge_skb(skb);
 		if (verdict == V_UP)
 			cpu->unserved++;
@@ -175,6 +177,7 @@ int lvsd_tier_xdp(struct xdp_md *ctx)
 	if (!given)
 		return XDP_PASS;
 	*(volatile __u64 *)given = *given + 1;
+	cpu->alone = !bpf_map_lookup_elem(&xsks, &place);
 	barrier();
 	verdict = judge_xdp(ctx, head[6]);
 	if (verdict == V_UP) {

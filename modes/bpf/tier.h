@@ -78,6 +78,38 @@ struct {
 	__type(value, struct dest_count);
 } dest_counts SEC(".maps");
 
+/*
+ * What programs have no use for, but a daemon that takes over: what the workers counted, what each line of dests is for
+ * (src/service/keep.rs), and what the whole was made with (src/io/bpf/plane.rs).
+ */
+struct cache_line {
+	__u64 w[8];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cache_line);
+} dest_stats SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct cache_line);
+} dest_keys SEC(".maps");
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, 2);
+	__type(key, __u32);
+	__type(value, struct cache_line);
+} plane SEC(".maps");
+
 /* The interface of each port; 0 where it is gone or cannot be sent to. */
 struct tier_port {
 	__u32 ifindex;
@@ -123,7 +155,9 @@ struct tier_cpu {
 	__u32 from;     /* the frame that the plan is of: interface, length */
 	__u32 length;
 	struct plan plan;
-	__u64 fill[13]; /* 256 bytes in all */
+	__u32 alone;    /* no socket gets what would go up */
+	__u32 unused;
+	__u64 fill[12]; /* 256 bytes in all */
 };
 
 struct {
@@ -449,6 +483,9 @@ static __always_inline int turn(__u64 *word, __u64 seen, int reply, int can, str
 			return V_FORWARD;
 		if (can && (now & hold))
 			return V_HELD;
+		/* what is dropped for want of a ring is followed by nothing that could overtake it */
+		if (cpu->alone)
+			return V_UP;
 		next = now & ~(moving | moved | hold);
 		if (__sync_val_compare_and_swap(word, now, next) == now) {
 			if (now & moved)

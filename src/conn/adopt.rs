@@ -1,12 +1,20 @@
 //! Taking over a table that another daemon left in pinned memory, perhaps in the middle of a change, while the kernel goes
 //! on reading it.
 
-use super::entry::State;
+use super::entry::{Conn, State};
 use super::index::Place;
 use super::layout::{PAIR_OUT, pair, pair_slot};
 use super::table::{Half, lock};
 use crate::time::Tick;
 use std::sync::atomic::Ordering::Relaxed;
+
+/// Changes word 0. There is no other daemon now, but programs in the kernel may take their flags away meanwhile, which is done once.
+fn change(conn: &Conn<'_>, to: impl Fn(State) -> State) -> bool {
+    (0..8).any(|_| {
+        let word = conn.word();
+        conn.entry.swap(word, to(word)).is_ok()
+    })
+}
 
 impl Half {
     /// Makes private state (timers, free slots, counts) from what is in the memory, and mends the index. Before anybody
@@ -38,11 +46,9 @@ impl Half {
             return;
         };
         // the old daemon may have stopped while its timer decided
-        let word = conn.word();
-        if conn.entry.swap(word, word.not_expiring()).is_err() || !self.adopt_keys(slot) {
-            let word = conn.word();
-            // nobody else writes word 0 now
-            let _ = conn.entry.swap(word, State::removed(word));
+        let settled = change(&conn, State::not_expiring);
+        if !settled || !self.adopt_keys(slot) {
+            change(&conn, State::removed);
             shard.release(item);
             return;
         }

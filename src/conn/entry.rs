@@ -576,6 +576,11 @@ impl Conn<'_> {
         }
     }
 
+    /// Of a template that another daemon made: nobody follows it yet, as far as is known.
+    pub fn forget_controlled(&self) {
+        self.entry.tail::<COUNT>().fetch_and(u64::from(u32::MAX), Relaxed);
+    }
+
     /// The template that it follows; that may be gone.
     pub fn template(&self) -> Option<ConnRef> {
         let slot = (self.entry.tail::<COUNT>().load(Relaxed) as u32).checked_sub(1)?;

@@ -97,17 +97,23 @@ impl Director {
     }
 
     /// A line for a new destination, or the one that a removed destination of the same service's key left in use.
-    fn dest_slot(&self, service: &Service, dest: &Dest) -> Option<DestSlot> {
+    fn dest_slot(&self, service: &Service, inner: &mut Inner, dest: &Dest) -> Option<DestSlot> {
         let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
         let old = trash.remove(&(service.key, dest.addr, dest.port));
         drop(trash);
         if let Some(Removed { mut slot, service: old, .. }) = old {
-            slot.joined = self.dests.stats(slot.id);
             self.dests.line(slot.id).forget_path_mtu();
-            if old != service.number {
-                // Its connections live on, but what it did for another service is not counted.
-                slot.zero = slot.joined;
-                slot.rates = Rates::starting_at(slot.joined);
+            match old {
+                // counts go on where the daemon that went before left them
+                None => inner.zero = inner.zero.plus(slot.zero),
+                Some(number) if number == service.number => slot.joined = self.dests.stats(slot.id),
+                Some(_) => {
+                    // Its connections live on, but what it did for another service is not counted.
+                    slot.joined = self.dests.stats(slot.id);
+                    slot.zero = slot.joined;
+                    slot.rates = Rates::starting_at(slot.joined);
+                    self.dests.set_zero(slot.id, slot.zero);
+                }
             }
             slot.tunnel = dest.tunnel;
             slot.last_weight = weight(dest);
@@ -118,7 +124,9 @@ impl Director {
             self.dests.allocate()
         })?;
         self.dests.line(id).set_end(dest.addr.into(), dest.addr.into(), dest.port);
+        self.dests.set_key(id, &service.key);
         let now = self.dests.stats(id);
+        self.dests.set_zero(id, now);
         Some(DestSlot {
             id,
             addr: dest.addr,
@@ -148,7 +156,7 @@ impl Director {
         inner.retired = inner.retired.plus(self.dests.stats(slot.id).since(slot.joined));
         let mut trash = self.trash.lock().unwrap_or_else(|e| e.into_inner());
         let key = (service.key, slot.addr, slot.port);
-        trash.insert(key, Removed { slot, service: service.number, idle: false });
+        trash.insert(key, Removed { slot, service: Some(service.number), idle: false });
     }
 
     fn take_out(&self, service: &Service) {
@@ -299,7 +307,7 @@ impl Backend for Director {
         if inner.dests.iter().any(|d| d.addr == dest.addr && d.port == dest.port) {
             return Err(Errno::EEXIST);
         }
-        let slot = self.dest_slot(&service, dest).ok_or(Errno::ENOMEM)?;
+        let slot = self.dest_slot(&service, &mut inner, dest).ok_or(Errno::ENOMEM)?;
         let line = self.dests.line(slot.id);
         line.set_method(dest.method);
         line.set_tunnel(dest.tunnel);
@@ -373,6 +381,7 @@ impl Backend for Director {
             inner.zero = inner.total(&self.dests);
             for slot in &mut inner.dests {
                 slot.zero = self.dests.stats(slot.id);
+                self.dests.set_zero(slot.id, slot.zero);
             }
         }
         Ok(())

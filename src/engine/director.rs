@@ -13,7 +13,7 @@ use super::tcp::{self, State};
 use crate::conn::ConnTable;
 use crate::mem::Region;
 use crate::route::{PortId, Routes};
-use crate::service::{DestId, DestSlot, Dests, ServiceObserver, Services};
+use crate::service::{DestId, DestMemory, DestSlot, Dests, ServiceObserver, Services};
 use crate::time::{Now, ticks};
 
 /// The largest number of workers.
@@ -53,13 +53,12 @@ pub struct Director {
     conf: Region,
 }
 
-/// Memory that a tier shares with the director, all of it zeros.
+/// Memory that a tier shares with the director, all of it zeros; but destinations may be those of another daemon
+/// ([`Director::adopt`]).
 #[derive(Debug)]
 pub struct TierMemory {
-    /// [`Dests::bytes`] of [`MAX_DESTS`].
-    pub dests: Region,
-    /// [`Dests::kernel_bytes`] of [`MAX_DESTS`].
-    pub counts: Region,
+    /// For [`MAX_DESTS`].
+    pub dests: DestMemory,
     /// Settings, 64 bytes: see `docs/tier.md`.
     pub conf: Region,
 }
@@ -67,8 +66,8 @@ pub struct TierMemory {
 /// A removed destination whose line is still in use.
 pub(super) struct Removed {
     pub(super) slot: DestSlot,
-    /// The service's number.
-    pub(super) service: u64,
+    /// The service's number; none of a destination that another daemon had.
+    pub(super) service: Option<u64>,
     /// Whether no entry referred to the line at the last look.
     pub(super) idle: bool,
 }
@@ -176,11 +175,11 @@ impl Director {
         workers: usize,
         seed: u64,
         memory: TierMemory,
-    ) -> std::io::Result<Director> {
-        let dests = Dests::within(MAX_DESTS, workers.clamp(1, MAX_WORKERS), memory.dests, memory.counts)?;
+    ) -> Director {
+        let dests = Dests::within(MAX_DESTS, workers.clamp(1, MAX_WORKERS), memory.dests);
         let director = Director::over(table, routes, workers, seed, dests, memory.conf);
         director.publish_timeouts();
-        Ok(director)
+        director
     }
 
     fn over(

@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 
 mod admin;
+mod adopt;
 mod answer;
 mod around;
 mod director;
@@ -30,6 +31,7 @@ mod tunnel;
 mod usual;
 mod worker;
 
+pub use adopt::Adopted;
 pub use around::Surroundings;
 pub use director::{Director, MAX_DESTS, MAX_WORKERS, Sysctls, TierMemory};
 pub use frame::{Frame, Gso, Out, RxChecksum, Verdict};

@@ -33,6 +33,17 @@ const fn flags(out: bool) -> Flags {
     if out { OUT } else { IN }
 }
 
+/// Nobody waits any more for the moves that another daemon began.
+pub(super) fn forget_move(conn: &Conn<'_>) {
+    let moving = IN.moving | IN.hold | OUT.moving | OUT.hold;
+    for _ in 0..8 {
+        let word = conn.word();
+        if word.flags() & moving == 0 || conn.try_set(word, word.state(), word.flags() & !moving).is_ok() {
+            return;
+        }
+    }
+}
+
 /// Most connections that a worker moves at a time.
 const MARKS_MAX: usize = 4096;
 /// Packets from the client after which a flow is held while it moves.

@@ -1,13 +1,20 @@
 //! The classifier's two programs at an interface's hooks: tcx links where the kernel has them (6.6), else clsact filters.
 
 use std::io;
+use std::sync::Arc;
 
+use aya::programs::links::FdLink;
 use aya::programs::tc::{
-    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, qdisc_add_clsact, qdisc_detach_program,
+    NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
 };
 use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType};
 
 use crate::io::{BpfTables, SetupError, netlink};
+
+/// Names of the hooks, where their links are pinned.
+pub(crate) const INGRESS: &str = "ingress";
+/// As [`INGRESS`].
+pub(crate) const EGRESS: &str = "egress";
 
 /// How the programs are attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -42,13 +49,20 @@ impl Ingress {
     }
 }
 
-/// Both programs, attached; dropping it detaches them.
+/// Where our filters stand at a clsact qdisc. Nobody else should be at this place, so a filter that is there is that of another lvsd, which
+/// has ended: it is replaced, and the stack sees nothing meanwhile.
+const PRIORITY: u16 = 1;
+const HANDLE: u32 = 0x6c76_7364;
+
+/// Both programs, attached; dropping it detaches them, unless they are part of a data plane that goes on.
 pub(crate) struct Attachment {
-    // in this order: first the stack gets its frames back, then putting frames back ends
-    _ingress: SchedClassifierLink,
-    _egress: SchedClassifierLink,
-    _qdisc: Option<ClsactQdisc>,
+    name: String,
+    index: u32,
     tcx: bool,
+    tables: Arc<BpfTables>,
+    // in this order: first the stack gets its frames back, then putting frames back ends
+    links: Option<(SchedClassifierLink, SchedClassifierLink)>,
+    qdisc: Option<ClsactQdisc>,
 }
 
 impl Attachment {
@@ -58,58 +72,113 @@ impl Attachment {
     }
 
     pub(crate) fn new(
-        tables: &BpfTables,
+        tables: &Arc<BpfTables>,
         name: &str,
         index: u32,
         hook: Hook,
         ingress: Ingress,
     ) -> Result<Attachment, SetupError> {
+        let make = |tcx| {
+            let place = Place { tables, name, index, tcx };
+            let egress = place.link("lvsd_egress", TcAttachType::Egress)?;
+            Ok((place.link(ingress.program(), TcAttachType::Ingress)?, egress))
+        };
+        let attachment = |tcx, links, qdisc| Attachment {
+            name: name.to_owned(),
+            index,
+            tcx,
+            tables: Arc::clone(tables),
+            links: Some(links),
+            qdisc,
+        };
         if hook != Hook::Clsact {
-            let first = || TcAttachOptions::TcxOrder(LinkOrder::first());
-            match Attachment::with(tables, name, ingress, first, None) {
+            match make(true) {
+                Ok(links) => return Ok(attachment(true, links, None)),
                 Err(e) if hook == Hook::Auto && without_tcx(&e) => {}
-                done => return done.map_err(|e| failed(name, &e)),
+                Err(e) => return Err(failed(name, &e)),
             }
         }
         let qdisc = ClsactQdisc::add(name, index)?;
-        // filters of a director that was killed; none lives, or we would not have the interface's lock
-        for (kind, program) in [
-            (TcAttachType::Ingress, "lvsd_ingress"),
-            (TcAttachType::Ingress, "lvsd_tier_ingress"),
-            (TcAttachType::Ingress, "lvsd_unmark"),
-            (TcAttachType::Egress, "lvsd_egress"),
-        ] {
-            match qdisc_detach_program(name, kind, program) {
-                Ok(()) => tracing::info!("interface {name}: removed the filter {program} of a killed lvsd"),
-                // as a rule there is none; and what cannot be removed does not keep ours from working
-                Err(e) => tracing::debug!("interface {name}: no old filter {program}: {e}"),
-            }
+        make(false).map(|links| attachment(false, links, qdisc)).map_err(|e| failed(name, &e))
+    }
+}
+
+impl Drop for Attachment {
+    fn drop(&mut self) {
+        if !self.tcx && self.tables.goes_on(&self.name, self.index) {
+            // links of tcx are pinned; filters stay if nobody detaches them
+            std::mem::forget(self.links.take());
+            std::mem::forget(self.qdisc.take());
         }
-        let options = || TcAttachOptions::Netlink(NlOptions { priority: 1, ..NlOptions::default() });
-        Attachment::with(tables, name, ingress, options, qdisc).map_err(|e| failed(name, &e))
+    }
+}
+
+fn pin_name(hook: TcAttachType) -> &'static str {
+    if matches!(hook, TcAttachType::Egress) { EGRESS } else { INGRESS }
+}
+
+/// The hooks of an interface.
+struct Place<'a> {
+    tables: &'a BpfTables,
+    name: &'a str,
+    index: u32,
+    tcx: bool,
+}
+
+impl Place<'_> {
+    /// Puts a program to a hook, in the place of what another lvsd has left there.
+    fn link(&self, program: &str, hook: TcAttachType) -> Result<SchedClassifierLink, ProgramError> {
+        let mut programs = self.tables.programs();
+        let Some(Program::SchedClassifier(p)) = programs.program_mut(program) else {
+            return Err(ProgramError::NotLoaded);
+        };
+        if self.tcx { self.tcx(p, hook) } else { self.clsact(p, hook) }
     }
 
-    fn with(
-        tables: &BpfTables,
-        name: &str,
-        ingress: Ingress,
-        options: impl Fn() -> TcAttachOptions,
-        qdisc: Option<ClsactQdisc>,
-    ) -> Result<Attachment, ProgramError> {
-        // not by the qdisc, which may have been there before
-        let tcx = matches!(options(), TcAttachOptions::TcxOrder(_));
-        let mut programs = tables.programs();
-        let mut link = |program: &str, kind| -> Result<SchedClassifierLink, ProgramError> {
-            let Some(Program::SchedClassifier(p)) = programs.program_mut(program) else {
-                return Err(ProgramError::NotLoaded);
-            };
-            let p: &mut SchedClassifier = p;
-            let id = p.attach_with_options(name, kind, options())?;
-            p.take_link(id)
+    fn tcx(&self, p: &mut SchedClassifier, hook: TcAttachType) -> Result<SchedClassifierLink, ProgramError> {
+        let pin = pin_name(hook);
+        let plane = self.tables.plane();
+        if let Some(old) = plane.and_then(|plane| plane.link(self.index, pin)) {
+            let replaced = SchedClassifierLink::try_from(old).map_err(|_| ProgramError::NotAttached);
+            match replaced.and_then(|link| p.attach_to_link(link)) {
+                Ok(id) => return p.take_link(id),
+                // its interface is gone, and another one has the number now
+                Err(e) => tracing::debug!("interface {}: the pinned link of {pin}: {e}", self.name),
+            }
+        }
+        let options = TcAttachOptions::TcxOrder(LinkOrder::first());
+        let id = p.attach_with_options(self.name, hook, options)?;
+        let link = p.take_link(id)?;
+        let Some(plane) = plane else { return Ok(link) };
+        let link = FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?;
+        let link = plane.pin_link(link, self.index, pin)?;
+        SchedClassifierLink::try_from(link).map_err(|_| ProgramError::NotAttached)
+    }
+
+    fn clsact(
+        &self,
+        p: &mut SchedClassifier,
+        hook: TcAttachType,
+    ) -> Result<SchedClassifierLink, ProgramError> {
+        let (priority, handle) = (PRIORITY, TcHandle::from(HANDLE));
+        let options = TcAttachOptions::Netlink(NlOptions { priority, handle, classid: None });
+        let id = match p.attach_with_options(self.name, hook, options) {
+            Err(e) if os_error(&e) == Some(libc::EEXIST) => {
+                let old = SchedClassifierLink::attached(self.name, hook, priority, handle, None)?;
+                tracing::info!(
+                    "interface {}: replacing the filter of another lvsd, which has ended",
+                    self.name
+                );
+                p.attach_to_link(old)?
+            }
+            done => done?,
         };
-        let egress = link("lvsd_egress", TcAttachType::Egress)?;
-        let ingress = link(ingress.program(), TcAttachType::Ingress)?;
-        Ok(Attachment { _ingress: ingress, _egress: egress, _qdisc: qdisc, tcx })
+        if let Some(plane) = self.tables.plane() {
+            // there is no link to pin, but who takes the plane down has to know of the interface
+            let path = plane.free_link(self.index, pin_name(hook))?;
+            p.pin(path).map_err(|e| io::Error::other(e))?;
+        }
+        p.take_link(id)
     }
 }
 

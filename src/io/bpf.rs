@@ -2,23 +2,30 @@
 
 use std::collections::{BTreeSet, HashMap as StdHashMap};
 use std::os::fd::{AsFd, BorrowedFd};
+use std::path::{Path, PathBuf};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use aya::maps::{HashMap, Map, MapData, MapError, XskMap};
 use aya::programs::links::FdLink;
+use aya::programs::xdp::XdpLink;
 use aya::programs::{Program, ProgramError, TestRun, TestRunAttrs, TestRunOptions, XdpMode};
 use aya::{Ebpf, EbpfError, EbpfLoader};
 use modes::{Addr, Family};
 
 use crate::conn::{Config, Memory, layout};
 use crate::engine::MAX_DESTS;
-use crate::io::SetupError;
+use crate::io::{SetupError, netdev};
 use crate::mem::Region;
 use crate::route::Mac;
+use plane::Make;
 
+pub(crate) use plane::Plane;
 pub(crate) use tier::{Begun, Tier};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/lvsd.bpf.o"));
+
+/// Name of the XDP hook, where its link is pinned.
+pub(crate) const XDP_HOOK: &str = "xdp";
 
 /// The program that sends frames for a trial.
 const PROBE: &str = "lvsd_tier_probe";
@@ -38,6 +45,15 @@ pub struct TableShape {
     pub slots_v6: u32,
     /// Key of the SipHash-1-3 over flow keys; the core's table must use the same.
     pub hash_key: [u64; 2],
+}
+
+/// What a tier is made for.
+#[derive(Clone, Copy, Debug)]
+pub struct TierPlan<'a> {
+    /// Workers that count what they forward.
+    pub workers: usize,
+    /// Where its maps and links are pinned; nowhere if none is given, and then it ends with the process.
+    pub pin_dir: Option<&'a Path>,
 }
 
 /// One of the table's arrays.
@@ -171,6 +187,7 @@ pub struct BpfTables {
     xdp: Mutex<XdpMaps>,
     macs: Mutex<Macs>,
     tier: Option<Tier>,
+    plane: Option<Plane>,
     shape: TableShape,
     magic: u32,
 }
@@ -190,19 +207,24 @@ impl BpfTables {
     /// [`SetupError::Permission`] without CAP_BPF and CAP_NET_ADMIN, [`SetupError::Verifier`] with the end of its log
     /// where the kernel refuses a program, [`SetupError::Bpf`] for everything else (not enough memory, no BPF).
     pub fn create(shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
-        BpfTables::make(shape, magic, false)
+        BpfTables::make(shape, magic, None)
     }
 
-    /// As [`BpfTables::create`], with the maps and programs of the tier.
+    /// As [`BpfTables::create`], with the maps and programs of the tier. With a directory to pin them in, what another daemon has left
+    /// there is taken over, with its hash key and mark, where it can serve ([`BpfTables::adopted`]).
     ///
     /// # Errors
     ///
-    /// As there.
-    pub fn with_tier(shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
-        BpfTables::make(shape, magic, true)
+    /// As there, and [`SetupError::Pins`].
+    pub fn with_tier(shape: TableShape, magic: u32, plan: &TierPlan<'_>) -> Result<BpfTables, SetupError> {
+        BpfTables::make(shape, magic, Some(plan))
     }
 
-    fn make(shape: TableShape, magic: u32, tier: bool) -> Result<BpfTables, SetupError> {
+    fn make(
+        mut shape: TableShape,
+        mut magic: u32,
+        tier: Option<&TierPlan<'_>>,
+    ) -> Result<BpfTables, SetupError> {
         let arrays = [TableMap::IndexV4, TableMap::EntriesV4, TableMap::IndexV6, TableMap::EntriesV6];
         if magic == 0 {
             return Err(SetupError::Bpf {
@@ -214,7 +236,17 @@ impl BpfTables {
         for map in arrays {
             loader.map_max_entries(map.name(), shape.elements(map).max(1));
         }
-        let processors = if tier { tier::size(&mut loader)? } else { 0 };
+        let mut plane = None;
+        let mut made = None;
+        if let Some(plan) = tier {
+            let mut make = Make::new(shape, magic, plan.workers, tier::size(&mut loader, plan.workers)?);
+            plane = plan.pin_dir.map(|dir| Plane::open(dir, &mut make)).transpose()?;
+            (shape, magic) = (make.shape, make.magic);
+            if let Some(plane) = &plane {
+                plane.pin_maps(&mut loader, &make);
+            }
+            made = Some(make);
+        }
         let max_dests = MAX_DESTS;
         let mut ebpf = loader
             .override_global("max_dests", &max_dests, true)
@@ -225,13 +257,13 @@ impl BpfTables {
             .override_global("magic", &magic, true)
             .load(OBJECT)
             .map_err(|e| load_error(&shape, e))?;
-        let programs: &[_] = if tier {
+        let programs: &[_] = if tier.is_some() {
             &["lvsd_tier_judge", "lvsd_tier_ring", "lvsd_tier_ingress", "lvsd_unmark", "lvsd_egress"]
         } else {
             &["lvsd_ring", "lvsd_ingress", "lvsd_unmark", "lvsd_egress"]
         };
         load_programs(&mut ebpf, programs)?;
-        let tier = if tier { Some(Tier::take(&mut ebpf, processors)?) } else { None };
+        let tier = made.as_ref().map(|make| Tier::take(&mut ebpf, make, plane.as_ref())).transpose()?;
         let mut take = |name: &'static str| match ebpf.take_map(name) {
             Some(Map::Array(data) | Map::HashMap(data) | Map::XskMap(data)) => Ok(data),
             _ => Err(SetupError::Bpf { what: format!("BPF map {name}"), reason: "not in the object".into() }),
@@ -245,7 +277,7 @@ impl BpfTables {
         let xdp = Mutex::new(XdpMaps { ports, sockets });
         let map = HashMap::try_from(Map::HashMap(take("macs")?)).map_err(odd)?;
         let macs = Mutex::new(Macs { map, known: BTreeSet::new() });
-        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, tier, shape, magic })
+        Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, tier, plane, shape, magic })
     }
 
     /// An array's file descriptor, to be mapped with [`TableShape::bytes`].
@@ -266,6 +298,30 @@ impl BpfTables {
             v6_entries: region(TableMap::EntriesV6)?,
             v6_index: region(TableMap::IndexV6)?,
         })
+    }
+
+    /// Whether the table holds the connections of another daemon.
+    pub fn adopted(&self) -> bool {
+        self.plane.as_ref().is_some_and(Plane::is_adopted)
+    }
+
+    /// From now on the data plane goes on when we end, with links at these hooks of these interfaces only; gives where it is pinned.
+    pub(crate) fn keep(&self, interfaces: &[String], hooks: &[&str]) -> Option<PathBuf> {
+        let plane = self.plane.as_ref()?;
+        let wanted: Vec<u32> = interfaces.iter().filter_map(|name| netdev::index(name)).collect();
+        plane.retain(|index, hook| wanted.contains(&index) && hooks.contains(&hook));
+        plane.keep();
+        Some(plane.path().to_owned())
+    }
+
+    /// The data plane that goes on without us, where there is one.
+    pub(crate) fn plane(&self) -> Option<&Plane> {
+        self.plane.as_ref()
+    }
+
+    /// Whether what is attached to an interface stays there when we let go of it.
+    pub(crate) fn goes_on(&self, name: &str, index: u32) -> bool {
+        self.plane.as_ref().is_some_and(Plane::is_kept) && netdev::index(name) == Some(index)
     }
 
     /// The shape it was made with.
@@ -335,16 +391,45 @@ impl BpfTables {
         Ok(())
     }
 
-    /// Attaches the XDP program by a link, which goes with the process.
+    /// Whether another daemon's XDP program is on the interface, which ours can take the place of.
+    pub(crate) fn has_xdp_link(&self, index: u32) -> bool {
+        self.plane.as_ref().is_some_and(|plane| plane.link(index, XDP_HOOK).is_some())
+    }
+
+    /// The XDP program's link goes with its last owner.
+    pub(crate) fn forget_xdp_link(&self, index: u32) {
+        if let Some(plane) = &self.plane {
+            plane.unpin_link(index, XDP_HOOK);
+        }
+    }
+
+    /// Attaches the XDP program by a link, which goes with the process, or is pinned. A pinned one that is there gets our program.
     pub(crate) fn attach_xdp(&self, index: u32, mode: XdpMode) -> Result<FdLink, ProgramError> {
         let mut programs = self.programs();
         let Some(Program::Xdp(p)) = programs.program_mut(self.xdp_program()) else {
             return Err(ProgramError::NotLoaded);
         };
+        let plane = self.plane.as_ref().filter(|_| matches!(mode, XdpMode::Driver));
+        if let Some(old) = plane.and_then(|plane| plane.link(index, XDP_HOOK)) {
+            let replaced = XdpLink::try_from(old).map_err(|_| ProgramError::NotAttached);
+            match replaced.and_then(|link| p.attach_to_link(link)).and_then(|id| p.take_link(id)) {
+                Ok(link) => return FdLink::try_from(link).map_err(|_| ProgramError::NotAttached),
+                Err(e) => {
+                    tracing::debug!("interface {index}: the pinned XDP link: {e}");
+                }
+            }
+        }
+        if let Some(plane) = &self.plane {
+            plane.unpin_link(index, XDP_HOOK);
+        }
         let id = p.attach_to_if_index(index, mode)?;
         let link = p.take_link(id)?;
         // not one by netlink, which would stay after us
-        FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)
+        let link = FdLink::try_from(link).map_err(|_| ProgramError::NotAttached)?;
+        match plane {
+            Some(plane) => Ok(plane.pin_link(link, index, XDP_HOOK)?),
+            None => Ok(link),
+        }
     }
 
     /// From now on frames of an interface go to its sockets; or its line changes.
@@ -529,6 +614,7 @@ fn program_error(program: &'static str, e: &ProgramError) -> SetupError {
     }
 }
 
+mod plane;
 #[cfg(test)]
 mod tests;
 mod tier;

@@ -35,6 +35,9 @@ pub enum SetupError {
         /// The capability that the kernel asks for.
         capability: &'static str,
     },
+    /// The data plane cannot be pinned.
+    #[error("{0} (--pin-dir names another place; with 'none' the data plane ends with lvsd)")]
+    Pins(pinned::PinError),
     /// The kernel refused a BPF program.
     #[error("BPF program {program}: the kernel's verifier refused it: {log}")]
     Verifier {

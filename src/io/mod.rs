@@ -20,5 +20,5 @@ mod testlab;
 mod testnet;
 
 pub use attach::Hook;
-pub use bpf::{BpfTables, TableMap, TableShape};
+pub use bpf::{BpfTables, TableMap, TableShape, TierPlan};
 pub use error::SetupError;

@@ -158,6 +158,15 @@ impl Lines {
         lines
     }
 
+    /// As [`super::Routes::continue_epoch`].
+    pub(super) fn continue_epoch(from: &Region, to: &Region) {
+        let epoch = |region: &Region| region.words().len().checked_sub(LINE);
+        if let (Some(at), Some(place)) = (epoch(from), epoch(to)) {
+            let last = from.words()[at].load(Ordering::Acquire);
+            to.words()[place].store(last, Ordering::Release);
+        }
+    }
+
     /// Bytes that `count` lines need.
     pub(super) const fn bytes(count: usize) -> usize {
         (count + 1) * LINE * 8

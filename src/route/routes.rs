@@ -63,6 +63,12 @@ impl Routes {
         Routes::over(ports, Lines::within(memory))
     }
 
+    /// Has [`Routes::within`] the memory `to` begin with an epoch that the routes in `from` have not had, though all who cached something of
+    /// theirs are still there. Both are [`Routes::MEMORY`].
+    pub fn continue_epoch(from: &Region, to: &Region) {
+        Lines::continue_epoch(from, to);
+    }
+
     /// Bytes that [`MAX_LINES`] next-hop lines need.
     pub const MEMORY: usize = Lines::bytes(MAX_LINES);
 

@@ -54,6 +54,8 @@ pub struct Dests {
     stats: Region,
     /// What the tier counts: a row of destinations for each processor.
     kernel: Region,
+    /// What a line is for, for who takes it over (`keep.rs`).
+    pub(super) keys: Region,
     workers: usize,
     capacity: u32,
     free: Mutex<Free>,
@@ -63,6 +65,19 @@ pub struct Dests {
 struct Free {
     list: Vec<DestId>,
     never_used: DestId,
+}
+
+/// Memory of destinations, all of it zeros or what a daemon that went before left.
+#[derive(Debug)]
+pub struct DestMemory {
+    /// [`Dests::bytes`].
+    pub lines: Region,
+    /// [`Dests::stat_bytes`].
+    pub stats: Region,
+    /// [`Dests::kernel_bytes`]; empty where there is no tier.
+    pub kernel: Region,
+    /// [`Dests::key_bytes`].
+    pub keys: Region,
 }
 
 /// Sums over all workers since the line was made.
@@ -108,8 +123,14 @@ pub struct DestLine<'a> {
 impl Dests {
     /// Room for `capacity` destinations, counted apart by `workers` workers.
     pub fn new(capacity: u32, workers: usize) -> io::Result<Dests> {
-        let lines = Region::anonymous(Dests::bytes(capacity), false)?;
-        Dests::within(capacity, workers, lines, Region::anonymous(0, false)?)
+        let region = |bytes| Region::anonymous(bytes, false);
+        let memory = DestMemory {
+            lines: region(Dests::bytes(capacity))?,
+            stats: region(Dests::stat_bytes(capacity, workers))?,
+            kernel: region(0)?,
+            keys: region(Dests::key_bytes(capacity))?,
+        };
+        Ok(Dests::within(capacity, workers, memory))
     }
 
     /// Bytes of `capacity` destinations' lines.
@@ -117,21 +138,50 @@ impl Dests {
         capacity as usize * LINE * 8
     }
 
+    /// Bytes of what `workers` count for `capacity` destinations.
+    pub const fn stat_bytes(capacity: u32, workers: usize) -> usize {
+        capacity as usize * workers * STAT * 8
+    }
+
     /// Bytes of what the tier counts for `capacity` destinations on `processors`.
     pub const fn kernel_bytes(capacity: u32, processors: usize) -> usize {
         capacity as usize * processors * KERNEL_STAT * 8
     }
 
-    /// As [`Dests::new`] in memory that is shared with BPF programs, of zeros: [`Dests::bytes`] for the lines, and what they count.
-    pub fn within(capacity: u32, workers: usize, lines: Region, kernel: Region) -> io::Result<Dests> {
-        Ok(Dests {
-            lines,
-            kernel,
-            stats: Region::anonymous(capacity as usize * workers * STAT * 8, false)?,
-            workers,
-            capacity,
-            free: Mutex::new(Free { list: Vec::new(), never_used: 0 }),
-        })
+    /// As [`Dests::new`] in memory that is shared with BPF programs, and may hold another daemon's destinations: see
+    /// [`Dests::take_over`].
+    pub fn within(capacity: u32, workers: usize, memory: DestMemory) -> Dests {
+        let DestMemory { lines, stats, kernel, keys } = memory;
+        let free = Mutex::new(Free { list: Vec::new(), never_used: 0 });
+        Dests { lines, stats, kernel, keys, workers, capacity, free }
+    }
+
+    /// Adds up what another number of workers counted for `capacity` destinations: it goes to the first of ours, whose memory `to` is.
+    pub fn fold_stats(capacity: u32, from: &Region, to: &Region) {
+        let (from, to): (&[[AtomicU64; STAT]], &[[AtomicU64; STAT]]) =
+            (from.words().as_chunks().0, to.words().as_chunks().0);
+        for (id, row) in from.iter().enumerate() {
+            let Some(sum) = to.get(id % (capacity.max(1) as usize)) else { return };
+            for (sum, w) in sum.iter().zip(row) {
+                Dests::bump(sum, w.load(Relaxed));
+            }
+        }
+    }
+
+    /// How many there may be.
+    pub fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    /// All lines that are for nothing are free from now on, those of another daemon that are for something are not.
+    pub(super) fn find_free(&self, is_used: impl Fn(DestId) -> bool) {
+        let end = (0..self.capacity).rev().find(|&id| is_used(id)).map_or(0, |last| last + 1);
+        let unused: Vec<DestId> = (0..end).rev().filter(|&id| !is_used(id)).collect();
+        for &id in &unused {
+            self.clear(id);
+        }
+        let mut free = self.free.lock().unwrap_or_else(|e| e.into_inner());
+        *free = Free { list: unused, never_used: end };
     }
 
     /// The line of a destination.
@@ -156,6 +206,12 @@ impl Dests {
 
     /// Gives a line back. Nothing may refer to it any more.
     pub fn release(&self, id: DestId) {
+        self.clear(id);
+        self.free.lock().unwrap_or_else(|e| e.into_inner()).list.push(id);
+    }
+
+    fn clear(&self, id: DestId) {
+        self.forget_key(id);
         for w in self.line(id).w {
             w.store(0, Release);
         }
@@ -169,7 +225,6 @@ impl Dests {
                 w.store(0, Relaxed);
             }
         }
-        self.free.lock().unwrap_or_else(|e| e.into_inner()).list.push(id);
     }
 
     /// What each processor counted of a destination.
@@ -246,6 +301,11 @@ fn method_from(n: u8) -> FwdMethod {
         3 => FwdMethod::Droute,
         _ => FwdMethod::Bypass,
     }
+}
+
+/// Whether a server with so many connections takes new ones again.
+fn is_below(total: u64, upper: u32, lower: u32) -> bool {
+    if lower != 0 { total < u64::from(lower) } else { total * 4 < u64::from(upper) * 3 }
 }
 
 impl DestLine<'_> {
@@ -362,8 +422,7 @@ impl DestLine<'_> {
         let w = self.w[W_CONNS].fetch_sub(if active { 1 << 32 } else { 1 }, AcqRel);
         let total = ((w >> 32) + (w & 0xffff_ffff)).saturating_sub(1);
         let (upper, lower) = self.thresholds();
-        let below = if lower != 0 { total < u64::from(lower) } else { total * 4 < u64::from(upper) * 3 };
-        if below || upper == 0 {
+        if upper == 0 || is_below(total, upper, lower) {
             self.w[W_FLAGS].fetch_and(!OVERLOADED, AcqRel);
         }
         self.w[W_LOAD].fetch_sub(1 << 32, AcqRel);
@@ -386,6 +445,22 @@ impl DestLine<'_> {
     pub fn unbind_template(&self) {
         self.w[W_TEMPLATES].fetch_sub(1, AcqRel);
         self.w[W_LOAD].fetch_sub(1 << 32, AcqRel);
+    }
+
+    /// Another daemon's line: counts as they are found in the table, and nothing half-written.
+    pub(super) fn take_over(&self, active: u32, inactive: u32, templates: u32) {
+        let refs = u64::from(active) + u64::from(inactive) + u64::from(templates);
+        self.w[W_LOAD].store(refs << 32 | u64::from(self.weight()), Release);
+        self.w[W_CONNS].store(u64::from(active) << 32 | u64::from(inactive), Release);
+        self.w[W_TEMPLATES].store(templates.into(), Release);
+        self.w[W_SOURCE].store(0, Release);
+        let (upper, lower) = self.thresholds();
+        let total = u64::from(active) + u64::from(inactive);
+        if upper == 0 || is_below(total, upper, lower) {
+            self.w[W_FLAGS].fetch_and(!OVERLOADED, AcqRel);
+        } else if total >= u64::from(upper) {
+            self.w[W_FLAGS].fetch_or(OVERLOADED, AcqRel);
+        }
     }
 
     /// The cached next hop: the routes' epoch for which it holds, and its number.

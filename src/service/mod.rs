@@ -1,6 +1,7 @@
 //! Virtual services and their destinations.
 
 mod dest;
+mod keep;
 mod rate;
 
 use std::collections::HashMap;
@@ -14,7 +15,8 @@ use ipvs_netlink::{self as nl, ServiceKey};
 use modes::{Addr, Family};
 use schedulers::{Load, Scheduler, Servers};
 
-pub use dest::{DestId, DestLine, Dests, RawStats};
+pub use dest::{DestId, DestLine, DestMemory, Dests, RawStats};
+pub use keep::Tally;
 pub use rate::Rates;
 
 /// Told of services as they come and go: how a port's classifier learns what is ours.

@@ -24,7 +24,7 @@ use lvsd::mem::Region;
 use lvsd::route::{
     self as rt, IfAddr, Link, LinkKind, NeighState, Place, PortId, Route, RouteKind, Routes, Via,
 };
-use lvsd::service::Dests;
+use lvsd::service::{DestMemory, Dests};
 use lvsd::time::Now;
 
 use super::frames::ethernet;
@@ -137,8 +137,12 @@ impl Rig {
         // it can send by all ports
         conf.words()[1].store(!0, std::sync::atomic::Ordering::Relaxed);
         let memory = TierMemory {
-            dests: region(Dests::bytes(MAX_DESTS)),
-            counts: region(Dests::kernel_bytes(MAX_DESTS, 2)),
+            dests: DestMemory {
+                lines: region(Dests::bytes(MAX_DESTS)),
+                stats: region(Dests::stat_bytes(MAX_DESTS, 1)),
+                kernel: region(Dests::kernel_bytes(MAX_DESTS, 2)),
+                keys: region(Dests::key_bytes(MAX_DESTS)),
+            },
             conf,
         };
         Rig::make(max, Some(memory))
@@ -172,7 +176,7 @@ impl Rig {
         let config = Config { max_v4: max, max_v6: max, hash_key: [1, 2], shards: 4 };
         let table = ConnTable::new(config).unwrap();
         let director = Arc::new(match tier {
-            Some(memory) => Director::with_tier(table, routes, 1, 7, memory).unwrap(),
+            Some(memory) => Director::with_tier(table, routes, 1, 7, memory),
             None => Director::new(table, routes, 1, 7).unwrap(),
         });
         let worker = Worker::new(director.clone(), 0);

@@ -2,10 +2,11 @@
 use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::os::unix::fs::PermissionsExt;
+use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
 use crate::client::curl;
-use crate::director::{lvsd_arguments, parse_servers};
+use crate::director::{ctl, has_tier, lvsd_arguments, parse_servers};
 use crate::lab::{Family, Lab, Mode};
 use crate::netns::Netns;
 use crate::refusals::one_clear_line;
@@ -67,6 +68,14 @@ fn loaded() -> (BTreeSet<u32>, BTreeSet<u32>) {
     (programs, maps)
 }
 
+/// With a tier, what is in the kernel goes on until it is removed.
+pub(crate) fn take_down(socket: &Path) {
+    if has_tier() {
+        let said = String::from_utf8(ctl(socket, "datapath off").stdout).expect("text");
+        assert!(said.starts_with("removed the data plane pinned at "), "{said}");
+    }
+}
+
 fn leaves_everything_as_found(mode: Mode) {
     if !probe::ready() {
         return;
@@ -90,6 +99,7 @@ fn leaves_everything_as_found(mode: Mode) {
     let lvsd = lab.lvsd.take().expect("the daemon was started");
     let socket = lvsd.socket().to_path_buf();
     lvsd.terminate();
+    take_down(&socket);
     assert_eq!(snapshot(&lab.director, devs), before, "SIGTERM left something changed");
     assert!(!socket.exists(), "the socket is left");
     let left = within(secs(5), || {
@@ -109,6 +119,7 @@ fn leaves_everything_as_found(mode: Mode) {
     }
     assert_eq!(curl(&lab.client, vip, 3).len(), 3);
     lab.lvsd.take().expect("the daemon was started").terminate();
+    take_down(&socket);
     assert_eq!(snapshot(&lab.director, devs), before, "a kill, a start and SIGTERM left something changed");
 }
 

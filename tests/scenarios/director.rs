@@ -43,7 +43,11 @@ impl Lvsd {
     pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32, more: &[&str]) -> Lvsd {
         let (socket, state) = (dir.join("lvsd.sock"), dir.join("lvsd.state"));
         let mut command = ns.command(probe::lvsd());
-        lvsd_arguments(&mut command, &socket, &state, devs, limit);
+        if more.contains(&"--datapath") {
+            common_arguments(&mut command, &socket, &state, devs, limit);
+        } else {
+            lvsd_arguments(&mut command, &socket, &state, devs, limit);
+        }
         command.args(more);
         let process = Proc::start(&mut command, dir.join("lvsd.log"));
         let mut lvsd = Lvsd { process, socket, state };
@@ -214,7 +218,13 @@ pub(crate) fn taps_see_what_is_ours() -> bool {
 
 /// The daemon's arguments.
 pub(crate) fn lvsd_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
-    command.arg("--socket").arg(socket).arg("--state-file").arg(state).args(datapath_arguments());
+    common_arguments(command, socket, state, devs, limit);
+    command.args(datapath_arguments());
+}
+
+/// The same without a data path.
+fn common_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
+    command.arg("--socket").arg(socket).arg("--state-file").arg(state);
     for d in devs {
         command.args(["--interface", d]);
     }

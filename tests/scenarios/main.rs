@@ -49,6 +49,7 @@ mod queues;
 mod realserver;
 mod refusals;
 mod soak;
+mod survival;
 mod tunnel;
 mod udp;
 

@@ -2,7 +2,7 @@
 use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::sync::Once;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -147,6 +147,30 @@ fn sweep() {
             let _ = Command::new("ip").args(["netns", "del", &name]).stderr(Stdio::null()).status();
         }
     }
+    sweep_pins();
+}
+
+/// Removes a data plane that a daemon has left.
+fn take_down(dir: &Path) {
+    match pinned::PinDir::find(dir) {
+        Ok(Some(found)) => drop(found.remove().inspect_err(|e| println!("{e}"))),
+        Ok(None) => {}
+        Err(e) => println!("{e}"),
+    }
+}
+
+/// The same for daemons of runs whose process is gone.
+fn sweep_pins() {
+    let Ok(dir) = std::fs::read_dir("/sys/fs/bpf/lvsd") else { return };
+    for entry in dir.flatten() {
+        let Ok(name) = entry.file_name().into_string() else { continue };
+        let pid = name.split_once(&format!("{PREFIX}-")).and_then(|(_, rest)| rest.split('-').next());
+        if let Some(pid) = pid.and_then(|p| p.parse::<u32>().ok())
+            && !PathBuf::from(format!("/proc/{pid}")).exists()
+        {
+            take_down(&entry.path());
+        }
+    }
 }
 
 /// Runs a command to its end and returns its standard output; fails the test with its standard error if it fails.
@@ -233,6 +257,8 @@ impl TempDir {
 
 impl Drop for TempDir {
     fn drop(&mut self) {
+        // what a daemon here may have left in the kernel
+        take_down(&pinned::default_dir(&self.join("lvsd.sock")));
         let _ = std::fs::remove_dir_all(&self.path);
     }
 }

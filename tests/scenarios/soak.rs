@@ -257,7 +257,10 @@ fn settle(sites: &mut [Site; 2], warm: &[Account]) {
         }
         fill(&site.lab);
         assert!(site.lab.lvsd.as_mut().is_some_and(|d| d.runs()), "the daemon has ended");
-        site.lab.lvsd.take().expect("the daemon was started").terminate();
+        let lvsd = site.lab.lvsd.take().expect("the daemon was started");
+        let socket = lvsd.socket().to_path_buf();
+        lvsd.terminate();
+        crate::daemon::take_down(&socket);
         let left = crate::daemon::snapshot(&site.lab.director, site.lab.director_devs());
         assert_eq!(left, site.found, "SIGTERM left something changed");
     }

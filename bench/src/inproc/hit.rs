@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lvsd::datapath::{Core, CoreConfig, Rings};
+use lvsd::datapath::{Core, CoreConfig, Pins, Rings};
 use lvsd::engine::{Director, FrameHandler, Verdict, Worker};
 use serde_json::json;
 
@@ -98,6 +98,7 @@ fn in_maps(rounds: usize) -> Result<Vec<f64>, Failure> {
         max_v6: 1024,
         workers: 1,
         rings: Rings::Auto,
+        pins: Pins::Nowhere,
     };
     let core = Core::new(config)?;
     rig::furnish(&core.director, now())?;

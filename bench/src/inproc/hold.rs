@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use lvsd::datapath::{Core, CoreConfig, Rings};
+use lvsd::datapath::{Core, CoreConfig, Pins, Rings};
 use lvsd::engine::{FrameHandler, Worker};
 use serde_json::{Value, json};
 
@@ -39,6 +39,7 @@ pub(crate) fn run(o: &Options) -> Result<Value, Failure> {
         max_v6: o.max_ipv6,
         workers: 1,
         rings: Rings::Auto,
+        pins: Pins::Nowhere,
     };
     let core = Core::new(config)?;
     let director = &core.director;

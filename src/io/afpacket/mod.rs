@@ -19,6 +19,7 @@ pub use crate::io::rings::{MAX_WORKERS, PortStats, QueueStats};
 pub use ring::RingShape;
 
 use crate::engine::FrameHandler;
+use crate::io::attach::{EGRESS, INGRESS};
 use crate::io::rings::supervisor::Holder;
 use crate::io::rings::{Running, Threads, check};
 use crate::io::{BpfTables, SetupError};
@@ -126,6 +127,10 @@ impl Running for AfPacket {
 
     fn kind(&self) -> &'static str {
         if self.tables.tier().is_some() { "tc" } else { "afpacket" }
+    }
+
+    fn hooks(&self) -> &'static [&'static str] {
+        &[INGRESS, EGRESS]
     }
 
     fn summary(&self) -> String {

@@ -60,6 +60,10 @@ impl PacketPort {
         if let Some(tier) = self.tables.tier() {
             tier.set_port(self.id, index)?;
         }
+        if let Some(plane) = self.tables.plane() {
+            // what was pinned for an interface of this name that is gone
+            plane.sweep();
+        }
         self.attached = Some(Attached { index, classifier, probe: set.probe, _lock: lock });
         Ok(set.sockets)
     }
@@ -101,8 +105,8 @@ impl Holder for PacketPort {
     }
 
     fn detach(&mut self) {
-        if let Some(tier) = self.tables.tier()
-            && self.attached.is_some()
+        if let (Some(tier), Some(attached)) = (self.tables.tier(), &self.attached)
+            && !self.tables.goes_on(&self.name, attached.index)
             && let Err(e) = tier.set_port(self.id, 0)
         {
             // packets go out by an interface that is gone, where they are lost as they would be anyway

@@ -19,7 +19,8 @@ use std::sync::{Arc, PoisonError};
 use ipvs_netlink::QueueStatus;
 
 use crate::engine::FrameHandler;
-use crate::io::bpf::XDP_PORTS;
+use crate::io::attach::{EGRESS, INGRESS};
+use crate::io::bpf::{XDP_HOOK, XDP_PORTS};
 use crate::io::rings::supervisor::Holder;
 use crate::io::rings::{Counters, PortStats, QueueStats, Running, Threads, check};
 use crate::io::{BpfTables, SetupError, netdev};
@@ -179,6 +180,10 @@ impl Running for AfXdp {
 
     fn kind(&self) -> &'static str {
         if self.tables.tier().is_some() { "xdp" } else { "afxdp" }
+    }
+
+    fn hooks(&self) -> &'static [&'static str] {
+        &[INGRESS, EGRESS, XDP_HOOK]
     }
 
     fn summary(&self) -> String {

@@ -49,7 +49,8 @@ struct Attached {
     /// Whether the program must be attached again: veth does not run it on queues that came later (kernel 6.18).
     stale: bool,
     generic: bool,
-    _back: Attachment,
+    /// Attached last, since it takes the place of another daemon's program at the ingress hook, which may keep frames from the stack.
+    back: Option<Attachment>,
     sockets: Option<Sockets>,
     _lock: PortLock,
 }
@@ -65,6 +66,7 @@ struct Sockets {
 /// The interface's line in the map of ports; the program takes frames while it is there.
 struct Line {
     tables: Arc<BpfTables>,
+    name: String,
     index: u32,
     value: XdpPortLine,
     set: bool,
@@ -83,7 +85,10 @@ impl Line {
 
 impl Drop for Line {
     fn drop(&mut self) {
-        self.tables.remove_xdp_port(self.index);
+        // else what goes on without us would pass all to the stack, which resets the connections
+        if !self.tables.goes_on(&self.name, self.index) {
+            self.tables.remove_xdp_port(self.index);
+        }
     }
 }
 
@@ -125,20 +130,17 @@ impl XdpPort {
         let index = netdev::ethernet_index(&self.name)?;
         let lock = PortLock::take(&self.name, index)?;
         let tables = &self.common.tables;
-        let back = Attachment::new(tables, &self.name, index, Hook::Auto, Ingress::Unmark)?;
-        let (program, generic) = self.attach_xdp(index)?;
+        // the program of another daemon works on until ours has its sockets
+        let (program, generic) = if self.common.config.attach != Attach::Generic && tables.has_xdp_link(index)
+        {
+            (None, false)
+        } else {
+            let (program, generic) = self.attach_xdp(index)?;
+            (Some(program), generic)
+        };
         let value = XdpPortLine { mac: [0; 6], generic, place: self.place };
-        let line = Line { tables: Arc::clone(tables), index, value, set: false };
-        Ok(Attached {
-            index,
-            line,
-            program: Some(program),
-            stale: false,
-            generic,
-            _back: back,
-            sockets: None,
-            _lock: lock,
-        })
+        let line = Line { tables: Arc::clone(tables), name: self.name.clone(), index, value, set: false };
+        Ok(Attached { index, line, program, stale: false, generic, back: None, sockets: None, _lock: lock })
     }
 
     fn attach_xdp(&self, index: u32) -> Result<(FdLink, bool), SetupError> {
@@ -238,6 +240,9 @@ impl XdpPort {
     }
 
     fn close_for_tier(&self) {
+        if self.attached.as_ref().is_some_and(|a| self.common.tables.goes_on(&self.name, a.index)) {
+            return;
+        }
         if let Some(Err(e)) = self.common.tables.tier().map(|t| t.set_port(self.id, 0)) {
             tracing::warn!("interface {}: {e}", self.name);
         }
@@ -305,12 +310,23 @@ impl Holder for XdpPort {
         };
         match self.make_sockets(attached.index, attached.generic) {
             Ok((sockets, sets)) => {
+                let mac = netdev::mac(&self.name)?;
+                if attached.program.is_none() {
+                    attached.line.put(mac)?;
+                }
                 if std::mem::take(&mut attached.stale) || attached.program.is_none() {
                     // not before: meanwhile it keeps what is ours from the stack
-                    attached.program = None;
+                    if attached.program.take().is_some() {
+                        self.common.tables.forget_xdp_link(attached.index);
+                    }
                     attached.program = Some(self.attach_xdp(attached.index)?.0);
                 }
-                let mac = netdev::mac(&self.name)?;
+                if attached.back.is_none() {
+                    let tables = &self.common.tables;
+                    let back =
+                        Attachment::new(tables, &self.name, attached.index, Hook::Auto, Ingress::Unmark)?;
+                    attached.back = Some(back);
+                }
                 attached.line.put(mac)?;
                 self.open_for_tier(&attached, mac)?;
                 attached.sockets = Some(sockets);

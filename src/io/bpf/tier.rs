@@ -10,12 +10,13 @@ use aya::programs::Program;
 use aya::{Ebpf, EbpfLoader};
 use ipvs_netlink::{Counter, QueueStatus, Traffic};
 
+use super::plane::{Make, Plane};
 use super::{XDP_PORTS, XDP_QUEUES, chain};
 use crate::engine::{MAX_DESTS, TierMemory};
 use crate::io::SetupError;
 use crate::mem::Region;
 use crate::route::{MAX_LINES, PortId, Routes};
-use crate::service::Dests;
+use crate::service::{DestMemory, Dests};
 
 /// Words of a processor's line.
 const CPU: usize = 32;
@@ -47,6 +48,8 @@ pub(crate) struct Tier {
     hops: MapData,
     dests: MapData,
     counts: MapData,
+    stats: MapData,
+    keys: MapData,
     conf: MapData,
     cpus: Region,
     /// As [`TierMemory::conf`].
@@ -56,13 +59,14 @@ pub(crate) struct Tier {
     /// The maps of both: programs that are loaded later look for them by their descriptors.
     _maps: [MapData; 2],
     processors: usize,
+    workers: usize,
 }
 
 /// Counts of frames by processor, of [`Tier::begun`].
 pub(crate) type Begun = Vec<u64>;
 
 /// Gives the maps their sizes, before they are made.
-pub(super) fn size(loader: &mut EbpfLoader<'_>) -> Result<usize, SetupError> {
+pub(super) fn size(loader: &mut EbpfLoader<'_>, workers: usize) -> Result<usize, SetupError> {
     let processors = aya::util::nr_cpus().map_err(|(what, e)| SetupError::Bpf {
         what: format!("number of processors ({what})"),
         reason: e.to_string(),
@@ -72,6 +76,8 @@ pub(super) fn size(loader: &mut EbpfLoader<'_>) -> Result<usize, SetupError> {
         .map_max_entries("hops", MAX_LINES as u32 + 1)
         .map_max_entries("dests", MAX_DESTS)
         .map_max_entries("dest_counts", counts)
+        .map_max_entries("dest_stats", u32::try_from(workers).unwrap_or(u32::MAX).saturating_mul(MAX_DESTS))
+        .map_max_entries("dest_keys", MAX_DESTS)
         .map_max_entries("tier_cpus", u32::try_from(processors).unwrap_or(u32::MAX));
     Ok(processors)
 }
@@ -91,7 +97,8 @@ fn judges(ebpf: &mut Ebpf) -> Result<ProgramArray<MapData>, SetupError> {
 
 impl Tier {
     /// Takes the maps, of which [`size`] told the number of processors. The programs must be loaded.
-    pub(super) fn take(ebpf: &mut Ebpf, processors: usize) -> Result<Tier, SetupError> {
+    pub(super) fn take(ebpf: &mut Ebpf, make: &Make, plane: Option<&Plane>) -> Result<Tier, SetupError> {
+        let (processors, workers) = (make.processors as usize, make.workers as usize);
         let judges = judges(ebpf)?;
         let mut take = |name: &'static str| match ebpf.take_map(name) {
             Some(Map::Array(data)) => Ok(data),
@@ -110,6 +117,10 @@ impl Tier {
         let given =
             Region::map_fd(maps[1].fd().as_fd(), sockets * 8).map_err(|e| odd("xsk_given")(e.to_string()))?;
         let conf = take("tier_conf")?;
+        let (hops, stats, made_with) = (take("hops")?, take("dest_stats")?, take("plane")?);
+        if let Some(plane) = plane {
+            plane.made(make, &made_with, &stats, &hops)?;
+        }
         let settings = Region::map_fd(conf.fd().as_fd(), 64).map_err(|e| odd("tier_conf")(e.to_string()))?;
         Ok(Tier {
             settings,
@@ -117,12 +128,15 @@ impl Tier {
             _maps: maps,
             ports: Mutex::new(ports),
             _judges: judges,
-            hops: take("hops")?,
+            hops,
             dests: take("dests")?,
             counts: take("dest_counts")?,
+            stats,
+            keys: take("dest_keys")?,
             conf,
             cpus,
             processors,
+            workers,
         })
     }
 
@@ -130,11 +144,13 @@ impl Tier {
     pub(crate) fn memory(&self) -> io::Result<(Region, TierMemory)> {
         let map = |data: &MapData, bytes| Region::map_fd(data.fd().as_fd(), bytes);
         let hops = map(&self.hops, Routes::MEMORY)?;
-        let memory = TierMemory {
-            dests: map(&self.dests, Dests::bytes(MAX_DESTS))?,
-            counts: map(&self.counts, Dests::kernel_bytes(MAX_DESTS, self.processors))?,
-            conf: map(&self.conf, 64)?,
+        let dests = DestMemory {
+            lines: map(&self.dests, Dests::bytes(MAX_DESTS))?,
+            stats: map(&self.stats, Dests::stat_bytes(MAX_DESTS, self.workers))?,
+            kernel: map(&self.counts, Dests::kernel_bytes(MAX_DESTS, self.processors))?,
+            keys: map(&self.keys, Dests::key_bytes(MAX_DESTS))?,
         };
+        let memory = TierMemory { dests, conf: map(&self.conf, 64)? };
         Ok((hops, memory))
     }
 

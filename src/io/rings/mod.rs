@@ -36,6 +36,8 @@ pub trait Running: Send + Sync + std::fmt::Debug {
     fn queues(&self) -> Vec<QueueStatus>;
     /// Its name, as `--datapath` has it.
     fn kind(&self) -> &'static str;
+    /// Names of the hooks at which it has a program on each interface.
+    fn hooks(&self) -> &'static [&'static str];
     /// Kind and modes, in a few words for the log.
     fn summary(&self) -> String;
 }
