@@ -176,12 +176,10 @@ impl Dests {
     /// All lines that are for nothing are free from now on, those of another daemon that are for something are not.
     pub(super) fn find_free(&self, is_used: impl Fn(DestId) -> bool) {
         let end = (0..self.capacity).rev().find(|&id| is_used(id)).map_or(0, |last| last + 1);
-        let unused: Vec<DestId> = (0..end).rev().filter(|&id| !is_used(id)).collect();
-        for &id in &unused {
-            self.clear(id);
-        }
-        let mut free = self.free.lock().unwrap_or_else(|e| e.into_inner());
-        *free = Free { list: unused, never_used: end };
+        // the other daemon may have ended while it took or freed one
+        (0..self.capacity).filter(|&id| !is_used(id)).for_each(|id| self.clear(id));
+        let list = (0..end).rev().filter(|&id| !is_used(id)).collect();
+        *self.free.lock().unwrap_or_else(|e| e.into_inner()) = Free { list, never_used: end };
     }
 
     /// The line of a destination.

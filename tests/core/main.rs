@@ -2,6 +2,7 @@
 #![allow(unreachable_pub)]
 
 mod admin;
+mod adopt;
 mod batches;
 mod cases;
 mod cases_icmp;

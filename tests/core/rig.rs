@@ -15,7 +15,7 @@ use ipvs_netlink::{
     Af, Backend, Dest, DestEntry, Errno, FwdMethod, Netmask, SVC_F_ONEPACKET, SVC_F_PERSISTENT, SVC_F_SCHED1,
     SVC_F_SCHED2, Service, ServiceKey, Tunnel,
 };
-use lvsd::conn::{Config, ConnTable};
+use lvsd::conn::{Config, ConnTable, Memory};
 use lvsd::engine::{
     Count, Director, Frame, FrameHandler, Gso, MAX_DESTS, Out, Reason, RxChecksum, TierMemory, Verdict,
     Worker,
@@ -26,6 +26,7 @@ use lvsd::route::{
 };
 use lvsd::service::{DestMemory, Dests};
 use lvsd::time::Now;
+use modes::Family;
 
 use super::frames::ethernet;
 
@@ -120,37 +121,85 @@ fn addr(ifindex: u32, addr: &str, prefix: u8) -> Vec<rt::Event> {
     v
 }
 
+fn config(max: u32) -> Config {
+    Config { max_v4: max, max_v6: max, hash_key: [1, 2], shards: 4 }
+}
+
+/// Memory that outlives a director, as pinned BPF maps do.
+#[allow(dead_code)] // not the fuzz targets' way
+pub struct SharedMemory {
+    config: Config,
+    areas: Vec<(std::os::fd::OwnedFd, usize)>,
+}
+
+#[allow(dead_code)] // as above
+impl SharedMemory {
+    pub fn new(max: u32) -> SharedMemory {
+        let ((v4_entries, v4_index), (v6_entries, v6_index)) =
+            (Memory::sizes(Family::V4, max), Memory::sizes(Family::V6, max));
+        let dests = [
+            Dests::bytes(MAX_DESTS),
+            Dests::stat_bytes(MAX_DESTS, 1),
+            Dests::kernel_bytes(MAX_DESTS, 2),
+            Dests::key_bytes(MAX_DESTS),
+        ];
+        let sizes = [v4_entries, v4_index, v6_entries, v6_index].into_iter().chain(dests);
+        let area = |bytes: usize| {
+            let fd = rustix::fs::memfd_create("lvsd-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
+            (fd, bytes)
+        };
+        SharedMemory { config: config(max), areas: sizes.map(area).collect() }
+    }
+
+    fn region(&self, area: usize) -> Region {
+        let (fd, bytes) = &self.areas[area];
+        Region::map_fd(fd, *bytes).unwrap()
+    }
+
+    fn table(&self) -> Memory {
+        let [v4_entries, v4_index, v6_entries, v6_index] = [0, 1, 2, 3].map(|area| self.region(area));
+        Memory { v4_entries, v4_index, v6_entries, v6_index }
+    }
+
+    fn tier(&self) -> TierMemory {
+        let [lines, stats, kernel, keys] = [4, 5, 6, 7].map(|area| self.region(area));
+        let conf = Region::anonymous(64, false).unwrap();
+        // it can send by all ports
+        conf.words()[1].store(!0, std::sync::atomic::Ordering::Relaxed);
+        TierMemory { dests: DestMemory { lines, stats, kernel, keys }, conf }
+    }
+}
+
 impl Rig {
     pub fn golden() -> Rig {
         Rig::with_limit(4096)
     }
 
     pub fn with_limit(max: u32) -> Rig {
-        Rig::make(max, None)
+        Rig::plain(max)
     }
 
     /// With a tier above it that is played by the test.
     #[allow(dead_code)] // not the fuzz targets' way
     pub fn with_tier(max: u32) -> Rig {
-        let region = |bytes| Region::anonymous(bytes, false).unwrap();
-        let conf = region(64);
-        // it can send by all ports
-        conf.words()[1].store(!0, std::sync::atomic::Ordering::Relaxed);
-        let memory = TierMemory {
-            dests: DestMemory {
-                lines: region(Dests::bytes(MAX_DESTS)),
-                stats: region(Dests::stat_bytes(MAX_DESTS, 1)),
-                kernel: region(Dests::kernel_bytes(MAX_DESTS, 2)),
-                keys: region(Dests::key_bytes(MAX_DESTS)),
-            },
-            conf,
-        };
-        Rig::make(max, Some(memory))
+        Rig::over(&SharedMemory::new(max), Now::from_secs(1_000_000))
     }
 
-    fn make(max: u32, tier: Option<TierMemory>) -> Rig {
+    /// The same in memory that another rig's director may have used, and left as it is.
+    #[allow(dead_code)] // as above
+    pub fn over(memory: &SharedMemory, now: Now) -> Rig {
+        let table = ConnTable::with_memory(memory.config, memory.table(), now.tick()).unwrap();
+        Rig::make(table, Some(memory.tier()), now)
+    }
+
+    fn plain(max: u32) -> Rig {
+        let table = ConnTable::new(config(max)).unwrap();
+        Rig::make(table, None, Now::from_secs(1_000_000))
+    }
+
+    fn make(table: ConnTable, tier: Option<TierMemory>, now: Now) -> Rig {
         let routes = Arc::new(Routes::with_lines(&[(C0, "c0"), (S0, "s0")], 256).unwrap());
-        let now = Now::from_secs(1_000_000);
         let mut events = vec![link(2, "c0", C0_MAC, 1500), link(3, "s0", S0_MAC, 1500)];
         for (i, a, p) in [
             (2, "10.0.0.254", 24),
@@ -173,8 +222,6 @@ impl Rig {
         for e in events {
             routes.apply(e, now);
         }
-        let config = Config { max_v4: max, max_v6: max, hash_key: [1, 2], shards: 4 };
-        let table = ConnTable::new(config).unwrap();
         let director = Arc::new(match tier {
             Some(memory) => Director::with_tier(table, routes, 1, 7, memory),
             None => Director::new(table, routes, 1, 7).unwrap(),

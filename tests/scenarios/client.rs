@@ -115,7 +115,12 @@ pub(crate) struct Echo {
 impl Echo {
     /// Connects and reads the server's name.
     pub(crate) fn open(ns: &Netns, to: SocketAddr) -> std::io::Result<Echo> {
-        let mut stream = connect(ns, to, PATIENCE)?;
+        Echo::open_within(ns, to, PATIENCE)
+    }
+
+    /// The same with another patience.
+    pub(crate) fn open_within(ns: &Netns, to: SocketAddr, patience: Duration) -> std::io::Result<Echo> {
+        let mut stream = connect(ns, to, patience)?;
         let server = read_line(&mut stream)?;
         Ok(Echo { stream, server })
     }

@@ -91,7 +91,7 @@ impl Lvsd {
     /// Kills it with SIGKILL and waits for the end.
     pub(crate) fn kill(mut self) {
         self.process.signal(rustix::process::Signal::KILL);
-        until("lvsd ends after SIGKILL", secs(10), || self.process.ended());
+        until("lvsd ends after SIGKILL", secs(30), || self.process.ended());
     }
 
     /// Runs `lvsctl` with the words of `line`.

@@ -1,17 +1,22 @@
 //! The data plane outlives the daemon: what is established goes on without it, and the next daemon takes all over.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::capture::{Capture, RST, TCP, decode};
 use crate::client::{Echo, connect, udp, udp_ask};
 use crate::director::{Lvsd, ctl, has_tier};
 use crate::lab::{Family, Lab, Mode};
+use crate::netns::Netns;
 use crate::probe;
 use crate::servers::{Service, TcpServer, UdpEcho};
 use crate::wait::{secs, until};
 
 const PORT: u16 = 7;
+/// Time between two exchanges of a connection under kills.
+const PACE: Duration = Duration::from_millis(5);
 
 /// Echo servers of both kinds behind a daemon, with a service of TCP and one of UDP for each family.
 struct Site {
@@ -22,6 +27,11 @@ struct Site {
 
 impl Site {
     fn new(mode: Mode) -> Option<Site> {
+        Site::with(mode, &[])
+    }
+
+    /// With more arguments for the daemon.
+    fn with(mode: Mode, more: &[&str]) -> Option<Site> {
         if !probe::ready() || !has_tier() {
             // there is nothing that could go on
             return None;
@@ -31,7 +41,7 @@ impl Site {
         let udp =
             Family::BOTH.into_iter().flat_map(|family| crate::udp::echoes(&lab, family, PORT)).collect();
         Family::BOTH.into_iter().for_each(|family| lab.acquaint(family));
-        lab.start_lvsd();
+        lab.start_lvsd_with(more);
         for family in Family::BOTH {
             for proto in ["-t", "-u"] {
                 lab.service(proto, lab.vip_port(family, PORT), "rr", [1, 1, 1], PORT);
@@ -294,4 +304,132 @@ fn the_data_plane_is_removed_on_demand() {
     let said = String::from_utf8(ctl(&socket, "datapath off --pin-dir /sys/fs/bpf/lvsd/no-such").stdout)
         .expect("text");
     assert_eq!(said, "nothing is pinned at /sys/fs/bpf/lvsd/no-such\n");
+}
+
+/// What goes on under the kills, and what went wrong of it.
+#[derive(Default)]
+struct Load {
+    over: AtomicBool,
+    /// Conversations of connections that were there before all kills.
+    said: AtomicU64,
+    /// Connections that came and went, by family.
+    short: [AtomicU64; 2],
+    wrong: Mutex<Vec<String>>,
+}
+
+impl Load {
+    fn complain(&self, what: String) {
+        self.wrong.lock().expect("no panic").push(what);
+    }
+
+    fn done(&self) -> [u64; 3] {
+        let [v4, v6] = &self.short;
+        [&self.said, v4, v6].map(|n| n.load(Relaxed))
+    }
+
+    fn has_complaints(&self) -> bool {
+        !self.wrong.lock().expect("no panic").is_empty()
+    }
+
+    /// One connection for all the time.
+    fn talk(&self, mut c: Echo, seed: usize) {
+        let mut size = seed * 997;
+        while !self.over.load(Relaxed) {
+            size = (size * 31 + 7919) % 60_000;
+            // all together at full speed would leave the daemons no processor to end and start on
+            std::thread::sleep(PACE);
+            if let Err(e) = c.say(&vec![seed as u8; size + 1]) {
+                return self.complain(format!("the connection to {}, {size} bytes: {e}", c.server));
+            }
+            self.said.fetch_add(1, Relaxed);
+        }
+    }
+
+    /// One connection after the other; each may have to send its SYN again.
+    fn come_and_go(&self, ns: &Netns, vip: SocketAddr, place: usize) {
+        while !self.over.load(Relaxed) {
+            let one = || -> std::io::Result<()> {
+                let mut c = Echo::open_within(ns, vip, secs(20))?;
+                c.say(b"short")?;
+                c.socket().shutdown(std::net::Shutdown::Write)
+            };
+            match one() {
+                Ok(()) => drop(self.short[place].fetch_add(1, Relaxed)),
+                Err(e) => return self.complain(format!("a new connection to {vip}: {e}")),
+            }
+        }
+    }
+}
+
+/// The daemon is killed under load, again and again: no established connection is lost, new ones work within a second of the next
+/// daemon's start, and in the end all accounts are right.
+fn kills(mode: Mode, times: usize) {
+    // connections that have ended stay for a while
+    let more = ["--max-connections-ipv6", "60000"];
+    let Some(mut site) = Site::with(mode, &more) else { return };
+    let all = site.open(6);
+    let (old, load) = (all.len(), Load::default());
+    let vips = Family::BOTH.map(|family| site.vip(family));
+    let devs = site.lab.director_devs();
+    let first = site.take();
+    let Lab { lvsd, client, director, dir, .. } = &mut site.lab;
+    *lvsd = Some(first);
+    std::thread::scope(|s| {
+        let (load, client) = (&load, &*client);
+        for (seed, c) in all.into_iter().enumerate() {
+            s.spawn(move || load.talk(c, seed));
+        }
+        for (place, vip) in vips.into_iter().enumerate() {
+            s.spawn(move || load.come_and_go(client, vip, place));
+        }
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..times {
+                // else a SYN might meet one downtime after the other
+                let before = load.done();
+                let goes_on = || load.done().iter().zip(before).all(|(now, then)| *now >= then + 3);
+                until("there is load", secs(20), || (goes_on() || load.has_complaints()).then_some(()));
+                lvsd.take().expect("the daemon was started").kill();
+                *lvsd = Some(Lvsd::start(director, devs, dir, 20_000, &more));
+                for vip in vips {
+                    if let Err(e) = Echo::open_within(client, vip, secs(1)) {
+                        panic!("kill {round}: no new connection to {vip}: {e}");
+                    }
+                }
+                assert!(!load.has_complaints(), "kill {round}: {:?}", load.wrong);
+            }
+        }));
+        load.over.store(true, Relaxed);
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let wrong = load.wrong.into_inner().expect("no panic");
+    assert!(wrong.is_empty(), "{wrong:?}");
+    for vip in vips {
+        let selector = format!("-t {vip}");
+        let own: Vec<_> = site.lab.d().connections().into_iter().filter(|c| c.virt == vip).collect();
+        for row in site.lab.d().servers(&selector) {
+            let here = own.iter().filter(|c| c.destination == row.address).count() as u32;
+            // some may end between the two listings
+            assert!((row.active + row.inactive).abs_diff(here) <= 2, "{row:?}, and {here} connections");
+        }
+    }
+    println!("{times} kills with {old} connections");
+}
+
+#[test]
+fn kills_under_load_nat() {
+    kills(Mode::Nat, 4);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn long_kills_nat() {
+    kills(Mode::Nat, 50);
+}
+
+#[test]
+#[ignore = "takes minutes"]
+fn long_kills_dr() {
+    kills(Mode::Dr, 50);
 }
