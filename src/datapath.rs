@@ -1,7 +1,8 @@
 //! Core and data path of a daemon, put together: tables, routes, ports, workers.
 
+use std::cell::RefCell;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
@@ -30,6 +31,8 @@ const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
 const MACS_EVERY: Duration = Duration::from_millis(200);
 /// How long the kernel's tables may take to be read at the start.
 const SYNC_PATIENCE: Duration = Duration::from_secs(10);
+
+const MAPPING: &str = "mapping memory for destinations and next hops";
 
 /// What a daemon's core is made of.
 #[derive(Clone, Debug)]
@@ -124,11 +127,18 @@ fn system(what: &'static str) -> impl FnOnce(std::io::Error) -> StartError {
 /// The director, and the memory that it shares with the kernel.
 #[derive(Debug)]
 pub struct Core {
-    /// The director.
-    pub director: Arc<Director>,
+    routes: Arc<Routes>,
+    director: Arc<OnceLock<Arc<Director>>>,
     tables: Option<Arc<BpfTables>>,
     config: CoreConfig,
+    table: Config,
+    seed: u64,
 }
+
+type MakeWorker = Box<dyn Fn(usize) -> Box<dyn FrameHandler + Send>>;
+
+/// What is done between the making of sockets and the start of workers.
+pub type Between<'a> = &'a mut dyn FnMut() -> Result<(), Box<dyn std::error::Error + Send + Sync>>;
 
 fn random() -> Result<[u64; 4], StartError> {
     let mut bytes = [0u8; 32];
@@ -169,75 +179,119 @@ impl ServiceObserver for Classifier {
 }
 
 impl Core {
-    /// Makes the director. With interfaces, its table lies in BPF maps, which needs privilege; without, in plain memory.
+    /// Makes what does not depend on connections: with interfaces, the BPF maps and programs, which needs privilege. A `successor` takes
+    /// over from a daemon that is still at work, and must not ask for the [`Core::director`] before that has ended.
     ///
     /// # Errors
     /// [`StartError`]; nothing stays changed.
-    pub fn new(config: CoreConfig) -> Result<Core, StartError> {
+    pub fn new(config: CoreConfig, successor: bool) -> Result<Core, StartError> {
         if config.workers > MAX_WORKERS {
             return Err(StartError::Workers(config.workers));
         }
         let [key0, key1, magic, seed] = random()?;
-        let table = Config {
+        let mut table = Config {
             max_v4: config.max_v4,
             max_v6: config.max_v6,
             hash_key: [key0, key1],
             shards: (config.workers * 8).clamp(16, Config::MAX_SHARDS),
         };
-        let (conns, tables) = if config.interfaces.is_empty() {
-            (ConnTable::new(table)?, None)
-        } else {
+        let mut tables = None;
+        if !config.interfaces.is_empty() {
             let (shape, magic) = (TableShape::of(&table), (magic as u32).max(1));
-            let tables = match config.rings {
-                Rings::Tc | Rings::Xdp { .. } => with_tier(&config, shape, magic)?,
+            let made = match config.rings {
+                Rings::Tc | Rings::Xdp { .. } => with_tier(&config, (shape, magic), successor)?,
                 _ => BpfTables::create(shape, magic)?,
             };
-            let table = Config { hash_key: tables.shape().hash_key, ..table };
-            let memory = tables.memory().map_err(system("mapping the connection table"))?;
-            (ConnTable::with_memory(table, memory, now().tick())?, Some(Arc::new(tables)))
-        };
+            table.hash_key = made.shape().hash_key;
+            tables = Some(Arc::new(made));
+        }
         let names: Vec<(PortId, &str)> = ports(&config.interfaces).map(|(id, n)| (id, n.as_str())).collect();
-        let mapping = || system("mapping memory for destinations and next hops");
-        let director = match tables.as_ref().and_then(|t| t.tier()) {
-            Some(tier) => {
-                let (hops, memory) = tier.memory().map_err(mapping())?;
-                let routes = Arc::new(Routes::within(&names, hops)?);
-                Director::with_tier(conns, routes, config.workers, seed, memory)
-            }
-            None => Director::new(conns, Arc::new(Routes::new(&names)?), config.workers, seed)
-                .map_err(mapping())?,
+        let routes = match tables.as_ref().and_then(|t| t.tier()) {
+            Some(tier) => Routes::within(&names, tier.hops().map_err(system(MAPPING))?)?,
+            None => Routes::new(&names)?,
         };
-        if tables.as_ref().is_some_and(|t| t.adopted()) {
+        Ok(Core { routes: Arc::new(routes), director: Arc::default(), tables, config, table, seed })
+    }
+
+    /// The director; made at the first call, with the connections that another daemon has left.
+    ///
+    /// # Errors
+    /// [`StartError`].
+    pub fn director(&self) -> Result<Arc<Director>, StartError> {
+        if let Some(director) = self.director.get() {
+            return Ok(Arc::clone(director));
+        }
+        let conns = match &self.tables {
+            None => ConnTable::new(self.table)?,
+            Some(tables) => {
+                let memory = tables.memory().map_err(system("mapping the connection table"))?;
+                ConnTable::with_memory(self.table, memory, now().tick())?
+            }
+        };
+        let (routes, workers) = (Arc::clone(&self.routes), self.config.workers);
+        let director = match self.tables.as_ref().and_then(|t| t.tier()) {
+            Some(tier) => {
+                let memory = tier.memory().map_err(system(MAPPING))?;
+                Director::with_tier(conns, routes, workers, self.seed, memory)
+            }
+            None => Director::new(conns, routes, workers, self.seed).map_err(system(MAPPING))?,
+        };
+        if self.tables.as_ref().is_some_and(|t| t.adopted()) {
             tell_adopted(director.adopt());
         }
         director.midnight_ms.store(midnight_ms(), std::sync::atomic::Ordering::Relaxed);
-        let director = Arc::new(director);
-        if let Some(tables) = &tables {
+        if let Some(tables) = &self.tables {
             director.observe(Box::new(Classifier(Arc::clone(tables))));
         }
-        Ok(Core { director, tables, config })
+        Ok(Arc::clone(self.director.get_or_init(|| Arc::new(director))))
     }
 
-    /// Begins to follow the kernel's routes and to forward frames, by the services that have been made. A data plane that another daemon
-    /// left goes over to this one.
+    /// From now on packets that go up the rings are this daemon's, and no longer those of the one that it takes over from.
+    ///
+    /// # Errors
+    /// [`StartError::Setup`].
+    pub fn take_turn(&self) -> Result<(), StartError> {
+        Ok(self.tables.as_ref().map_or(Ok(()), |t| t.take_turn())?)
+    }
+
+    /// The daemon that went before has ended.
+    ///
+    /// # Errors
+    /// [`StartError::Setup`].
+    pub fn alone(&self) -> Result<(), StartError> {
+        Ok(self.tables.as_ref().map_or(Ok(()), |t| t.lock_plane())?)
+    }
+
+    /// Begins to follow the kernel's routes and to forward frames. The last thing before workers start is `between`; services are made
+    /// then at the latest, and what another daemon had and they do not claim is no longer served. A data plane that another daemon left
+    /// goes over to this one.
     ///
     /// # Errors
     /// [`StartError`]; the interfaces are as they were.
-    pub fn start(&self) -> Result<Datapath, StartError> {
+    pub fn start(&self, between: Between<'_>) -> Result<Datapath, StartError> {
         let tables = self.tables.as_ref().ok_or(StartError::NoInterface)?;
-        self.director.settle();
         if tables.plane().is_none()
             && let Some(dir) = self.config.pins.dir()
         {
             remove_plane(dir)?;
         }
-        let follower = FollowerThread::start(Arc::clone(&self.director), Arc::clone(tables))?;
-        for (vlan, port) in self.director.routes.unserved_vlans() {
+        let follower =
+            FollowerThread::start(Arc::clone(&self.routes), Arc::clone(&self.director), Arc::clone(tables))?;
+        for (vlan, port) in self.routes.unserved_vlans() {
             tracing::warn!(
                 "interface {vlan}: a VLAN of {port} and no port: its frames stay with the kernel; to serve it, add --interface {vlan}"
             );
         }
-        let (port, why) = self.start_port(tables)?;
+        let mut ready = || {
+            between().map_err(SetupError::Between)?;
+            let director = self.director().map_err(|e| SetupError::Between(e.into()))?;
+            director.settle();
+            tables.forget_other_services();
+            let make =
+                move |n| -> Box<dyn FrameHandler + Send> { Box::new(Worker::new(Arc::clone(&director), n)) };
+            Ok(Box::new(make) as MakeWorker)
+        };
+        let (port, why) = self.start_port(tables, &mut ready)?;
         let rings = Arc::downgrade(&port);
         let tier = Arc::clone(tables);
         let read = move || {
@@ -245,22 +299,27 @@ impl Core {
             list.extend(rings.upgrade().map_or_else(Vec::new, |p| port_counters(&*p)));
             list
         };
-        self.director.set_port_counters(read);
+        self.director()?.set_port_counters(read);
         let pinned = tables.keep(&self.config.interfaces, port.hooks());
         Ok(Datapath { port, why, pinned, follower })
     }
 
     /// The rings, and why these.
-    fn start_port(&self, tables: &Arc<BpfTables>) -> Result<(Arc<dyn Running>, String), StartError> {
+    fn start_port(
+        &self,
+        tables: &Arc<BpfTables>,
+        ready: &mut dyn FnMut() -> Result<MakeWorker, SetupError>,
+    ) -> Result<(Arc<dyn Running>, String), StartError> {
         let names = &self.config.interfaces;
         let interfaces: Vec<(PortId, String)> = ports(names).map(|(id, name)| (id, name.clone())).collect();
         let workers = self.config.workers;
-        let make =
-            |n| -> Box<dyn FrameHandler + Send> { Box::new(Worker::new(Arc::clone(&self.director), n)) };
-        let afpacket = |interfaces| afpacket::start(AfPacketConfig::new(interfaces, workers), tables, make);
+        let ready = RefCell::new(ready);
+        let make_workers = || (*ready.borrow_mut())();
+        let afpacket =
+            |interfaces| afpacket::start(AfPacketConfig::new(interfaces, workers), tables, make_workers);
         let afxdp = |interfaces, attach, busy_poll| {
             let config = AfXdpConfig { attach, busy_poll, ..AfXdpConfig::new(interfaces, workers) };
-            afxdp::start(config, tables, make)
+            afxdp::start(config, tables, make_workers)
         };
         let told = "as --datapath says".to_owned();
         Ok(match self.config.rings {
@@ -280,10 +339,17 @@ impl Core {
 }
 
 /// Maps and programs with the tier, pinned where that is wanted.
-fn with_tier(config: &CoreConfig, shape: TableShape, magic: u32) -> Result<BpfTables, SetupError> {
-    let make = |pin_dir| BpfTables::with_tier(shape, magic, &TierPlan { workers: config.workers, pin_dir });
+fn with_tier(
+    config: &CoreConfig,
+    (shape, magic): (TableShape, u32),
+    successor: bool,
+) -> Result<BpfTables, SetupError> {
+    let make = |pin_dir| {
+        let plan = TierPlan { workers: config.workers, pin_dir, successor };
+        BpfTables::with_tier(shape, magic, &plan)
+    };
     match (make(config.pins.dir()), &config.pins) {
-        (Err(SetupError::Pins(e)), Pins::Try(_)) if !matches!(e, PinError::InUse(_)) => {
+        (Err(SetupError::Pins(e)), Pins::Try(_)) if !successor && !matches!(e, PinError::InUse(_)) => {
             tracing::warn!("{e}; the data plane ends with lvsd, and its connections with it");
             make(None)
         }
@@ -355,20 +421,20 @@ impl Datapath {
         (self.port.kind(), &self.why)
     }
 
+    /// Where it is pinned, if it goes on without the daemon.
+    pub fn pinned(&self) -> Option<&Path> {
+        self.pinned.as_deref()
+    }
+
     /// Reads its ports' queues, also when it has ended.
     pub fn queues(&self) -> ReadQueues {
         let port = Arc::downgrade(&self.port);
         Box::new(move || port.upgrade().map_or_else(Vec::new, |p| p.queues()))
     }
 
-    /// Ends it: the interfaces are left as they were found, but for a data plane that is pinned.
+    /// Ends it, when what is in its rings has been worked off: the interfaces are left as they were found, but for a data plane that is
+    /// pinned.
     pub fn stop(self) {
-        if let Some(dir) = &self.pinned {
-            tracing::info!(
-                "the data plane pinned at {} goes on; 'lvsctl datapath off' removes it",
-                dir.display()
-            );
-        }
         // The only other handle is a weak one that may be upgraded for a moment; the last one to go stops the port.
         drop(self.port);
         self.follower.stop();
@@ -383,7 +449,11 @@ struct FollowerThread {
 }
 
 impl FollowerThread {
-    fn start(director: Arc<Director>, tables: Arc<BpfTables>) -> Result<FollowerThread, StartError> {
+    fn start(
+        routes: Arc<Routes>,
+        director: Arc<OnceLock<Arc<Director>>>,
+        tables: Arc<BpfTables>,
+    ) -> Result<FollowerThread, StartError> {
         let runtime = tokio::runtime::Builder::new_current_thread()
             .enable_all()
             .build()
@@ -391,15 +461,17 @@ impl FollowerThread {
         let quit = Arc::new(Notify::new());
         let follower = {
             let _guard = runtime.enter();
-            Follower::open(Arc::clone(&director.routes), now)?
+            Follower::open(Arc::clone(&routes), now)?
         };
-        let (stop, routes) = (Arc::clone(&quit), Arc::clone(&director.routes));
+        let (stop, own) = (Arc::clone(&quit), Arc::clone(&routes));
         let run = async move {
             let estimates = async {
                 let mut beat = tokio::time::interval(ESTIMATE_EVERY);
                 loop {
                     beat.tick().await;
-                    director.estimate();
+                    if let Some(director) = director.get() {
+                        director.estimate();
+                    }
                 }
             };
             let macs = async {
@@ -407,7 +479,7 @@ impl FollowerThread {
                 let mut known = Vec::new();
                 loop {
                     beat.tick().await;
-                    let macs = director.routes.extra_macs();
+                    let macs = own.extra_macs();
                     if macs != known {
                         tables.set_macs(&macs);
                         known = macs;

@@ -11,6 +11,8 @@ pub mod control;
 pub mod datapath;
 pub mod engine;
 #[cfg(feature = "daemon")]
+pub mod handover;
+#[cfg(feature = "daemon")]
 pub mod io;
 #[allow(unsafe_code)]
 pub mod mem;

@@ -31,6 +31,15 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Forwards the packets of a capture into another, by a configuration
     Replay(Replay),
+    /// Has the running lvsd start its program's file anew and hand over to it, without a gap
+    Upgrade(Upgrade),
+}
+
+#[derive(Args, Debug)]
+pub(crate) struct Upgrade {
+    /// Control socket of the running lvsd
+    #[arg(long, value_name = "PATH", default_value = SOCKET)]
+    pub(crate) socket: PathBuf,
 }
 
 #[derive(Args, Debug)]

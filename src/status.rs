@@ -30,6 +30,8 @@ pub struct Status {
     overview: Overview,
     read: Option<ReadQueues>,
     samples: Mutex<VecDeque<(Instant, Vec<Counts>)>>,
+    /// The last thing that went wrong with the process, and did not end it.
+    complaint: Mutex<Option<String>>,
 }
 
 impl fmt::Debug for Status {
@@ -49,7 +51,18 @@ impl Status {
             workers: u32::try_from(workers).unwrap_or(u32::MAX),
             ..Overview::default()
         };
-        Status { started: Instant::now(), overview, read, samples: Mutex::default() }
+        Status {
+            started: Instant::now(),
+            overview,
+            read,
+            samples: Mutex::default(),
+            complaint: Mutex::default(),
+        }
+    }
+
+    /// Has something told with the notices; it replaces what was told so before.
+    pub fn complain(&self, what: String) {
+        *self.complaint.lock().unwrap_or_else(PoisonError::into_inner) = Some(what);
     }
 
     /// Takes a sample of the ports' counters, and returns what was read; to be called once a second.
@@ -103,6 +116,10 @@ impl Surroundings for Arc<Status> {
 
     fn queues(&self) -> Vec<QueueStatus> {
         self.queues_at(Instant::now())
+    }
+
+    fn notices(&self) -> Vec<String> {
+        self.complaint.lock().unwrap_or_else(PoisonError::into_inner).iter().cloned().collect()
     }
 }
 

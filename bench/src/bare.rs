@@ -85,10 +85,12 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let make = |_| -> Box<dyn FrameHandler + Send> { Box::new(Switch { macs }) };
     let running: Box<dyn Running> = match o.datapath {
         Datapath::Afpacket => {
-            Box::new(afpacket::start(AfPacketConfig::new(interfaces, o.workers), &tables, make)?)
+            Box::new(afpacket::start(AfPacketConfig::new(interfaces, o.workers), &tables, || Ok(make))?)
         }
         Datapath::Tc => return Err("--datapath tc: a bare forwarder is for rings".into()),
-        Datapath::Afxdp => Box::new(afxdp::start(AfXdpConfig::new(interfaces, o.workers), &tables, make)?),
+        Datapath::Afxdp => {
+            Box::new(afxdp::start(AfXdpConfig::new(interfaces, o.workers), &tables, || Ok(make))?)
+        }
     };
     let begin = Instant::now();
     std::thread::sleep(Duration::from_secs(o.seconds));

@@ -46,14 +46,24 @@ struct {
 	__type(value, __u32);
 } judges SEC(".maps");
 
-/* Judges for the program at the ingress hook, too, which gets the same frame right after this. */
+/*
+ * Judges for the program at the ingress hook, too, which gets the same frame right after this. Where one daemon hands over to another,
+ * both have their sockets for a moment. The later one's filter sees a frame first, and does nothing until it is its turn; the other one's
+ * then leaves alone what that has judged (and takes a frame between whose two filters the turn came).
+ */
 SEC("socket")
 int lvsd_tier_judge(struct __sk_buff *skb)
 {
 	struct tier_cpu *cpu = this_cpu();
+	__u32 row = PLANE_TURN;
+	struct cache_line *turn = bpf_map_lookup_elem(&plane, &row);
+	__u64 whose;
 	int verdict;
 
-	if (!cpu)
+	if (!cpu || !turn)
+		return 0;
+	whose = READ64(&turn->w[0]);
+	if (whose < generation || (whose > generation && cpu->from == skb->ifindex && cpu->length == skb->len))
 		return 0;
 	cpu->begin++;
 	cpu->alone = 0;

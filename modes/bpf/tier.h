@@ -110,6 +110,11 @@ struct {
 	__type(value, struct cache_line);
 } plane SEC(".maps");
 
+/* The row of plane whose first word says which daemon's turn it is, counted up; and which one these programs are of. */
+#define PLANE_TURN 1
+
+const volatile __u64 generation = 0;
+
 /* The interface of each port; 0 where it is gone or cannot be sent to. */
 struct tier_port {
 	__u32 ifindex;

@@ -50,6 +50,8 @@ pub type EverySecond = Box<dyn FnMut() + Send>;
 pub enum Stop {
     /// `SIGTERM` or `SIGINT`.
     Signal(&'static str),
+    /// `SIGUSR2`: for another daemon to take over.
+    Upgrade,
     /// A part of the daemon can't go on.
     Failed(String),
 }
@@ -79,7 +81,7 @@ pub struct Control {
 #[derive(Debug)]
 pub struct Prepared {
     runtime: tokio::runtime::Runtime,
-    signals: Vec<(&'static str, Signal)>,
+    signals: Vec<(Stop, Signal)>,
 }
 
 impl Prepared {
@@ -94,9 +96,11 @@ impl Prepared {
             .map_err(ControlError::Runtime)?;
         let signals = {
             let _guard = runtime.enter();
-            [("SIGTERM", SignalKind::terminate()), ("SIGINT", SignalKind::interrupt())]
-                .into_iter()
-                .map(|(name, kind)| Ok((name, signal(kind)?)))
+            let stops = ["SIGTERM", "SIGINT"].map(Stop::Signal).into_iter().chain([Stop::Upgrade]);
+            let kinds = [SignalKind::terminate(), SignalKind::interrupt(), SignalKind::user_defined2()];
+            stops
+                .zip(kinds)
+                .map(|(stop, kind)| Ok((stop, signal(kind)?)))
                 .collect::<Result<Vec<_>, _>>()
                 .map_err(ControlError::Runtime)?
         };
@@ -164,15 +168,15 @@ async fn run(
     socket: ControlSocket,
     backend: Arc<dyn Backend>,
     (state, mut every_second): (Option<StateFile>, EverySecond),
-    signals: Vec<(&'static str, Signal)>,
+    signals: Vec<(Stop, Signal)>,
     stopper: Stopper,
     quit: Arc<Notify>,
 ) -> Result<(), ControlError> {
-    for (name, mut signal) in signals {
+    for (stop, mut signal) in signals {
         let stopper = stopper.clone();
         tokio::spawn(async move {
             while signal.recv().await.is_some() {
-                stopper.stop(Stop::Signal(name));
+                stopper.stop(stop.clone());
             }
         });
     }

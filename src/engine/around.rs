@@ -20,6 +20,10 @@ pub trait Surroundings: Send + Sync {
     fn overview(&self) -> Overview;
     /// The queues of the ports.
     fn queues(&self) -> Vec<QueueStatus>;
+    /// What should be known of the process.
+    fn notices(&self) -> Vec<String> {
+        Vec::new()
+    }
 }
 
 impl Director {
@@ -42,8 +46,9 @@ impl Director {
     }
 
     pub(super) fn tell_notices(&self) -> Vec<Notice> {
+        let process = self.around.get().map(|a| a.notices()).unwrap_or_default();
         let absent = self.absent_vips().into_iter().map(|(addr, services)| absent_vip(addr, services));
-        absent.chain(self.learned_mtus()).map(|text| Notice { text }).collect()
+        process.into_iter().chain(absent).chain(self.learned_mtus()).map(|text| Notice { text }).collect()
     }
 
     /// A line for each tunnel server to which packets are made smaller because a router asked for it, the most strongly limited first;

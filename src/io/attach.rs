@@ -176,7 +176,7 @@ impl Place<'_> {
         if let Some(plane) = self.tables.plane() {
             // there is no link to pin, but who takes the plane down has to know of the interface
             let path = plane.free_link(self.index, pin_name(hook))?;
-            p.pin(path).map_err(|e| io::Error::other(e))?;
+            p.pin(path).map_err(io::Error::other)?;
         }
         p.take_link(id)
     }

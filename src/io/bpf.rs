@@ -54,6 +54,8 @@ pub struct TierPlan<'a> {
     pub workers: usize,
     /// Where its maps and links are pinned; nowhere if none is given, and then it ends with the process.
     pub pin_dir: Option<&'a Path>,
+    /// Whether the daemon that has the directory is still at work, and will give it up ([`BpfTables::take_turn`]).
+    pub successor: bool,
 }
 
 /// One of the table's arrays.
@@ -240,13 +242,15 @@ impl BpfTables {
         let mut made = None;
         if let Some(plan) = tier {
             let mut make = Make::new(shape, magic, plan.workers, tier::size(&mut loader, plan.workers)?);
-            plane = plan.pin_dir.map(|dir| Plane::open(dir, &mut make)).transpose()?;
+            let open = |dir| Plane::open(dir, &mut make, plan.successor);
+            plane = plan.pin_dir.map(open).transpose()?;
             (shape, magic) = (make.shape, make.magic);
             if let Some(plane) = &plane {
                 plane.pin_maps(&mut loader, &make);
             }
             made = Some(make);
         }
+        let generation = plane.as_ref().map_or(0, |p| p.generation);
         let max_dests = MAX_DESTS;
         let mut ebpf = loader
             .override_global("max_dests", &max_dests, true)
@@ -255,6 +259,7 @@ impl BpfTables {
             .override_global("buckets_v4", &shape.buckets_v4, true)
             .override_global("buckets_v6", &shape.buckets_v6, true)
             .override_global("magic", &magic, true)
+            .override_global("generation", &generation, true)
             .load(OBJECT)
             .map_err(|e| load_error(&shape, e))?;
         let programs: &[_] = if tier.is_some() {
@@ -276,7 +281,9 @@ impl BpfTables {
         let sockets = XskMap::try_from(Map::XskMap(take("xsks")?)).map_err(odd)?;
         let xdp = Mutex::new(XdpMaps { ports, sockets });
         let map = HashMap::try_from(Map::HashMap(take("macs")?)).map_err(odd)?;
-        let macs = Mutex::new(Macs { map, known: BTreeSet::new() });
+        // of another daemon's some may not be ours
+        let known = map.keys().filter_map(Result::ok).collect();
+        let macs = Mutex::new(Macs { map, known });
         Ok(BpfTables { ebpf: Mutex::new(ebpf), arrays, services, xdp, macs, tier, plane, shape, magic })
     }
 
@@ -298,6 +305,47 @@ impl BpfTables {
             v6_entries: region(TableMap::EntriesV6)?,
             v6_index: region(TableMap::IndexV6)?,
         })
+    }
+
+    /// Whether another daemon is at work, whose turn it still is.
+    pub fn is_successor(&self) -> bool {
+        self.plane.as_ref().is_some_and(Plane::is_successor)
+    }
+
+    /// What goes up the rings is ours from now on; of the daemon before us only what it has got already.
+    ///
+    /// # Errors
+    /// [`SetupError::Os`] where the map can't be written.
+    pub fn take_turn(&self) -> Result<(), SetupError> {
+        match (&self.plane, &self.tier) {
+            (Some(plane), Some(tier)) => tier
+                .take_turn(plane)
+                .map_err(|e| SetupError::os("taking over from another lvsd", BPF_CAPABILITY, e)),
+            _ => Ok(()),
+        }
+    }
+
+    /// The daemon before us has ended: its directory is ours.
+    ///
+    /// # Errors
+    /// [`SetupError::Pins`].
+    pub fn lock_plane(&self) -> Result<(), SetupError> {
+        self.plane.as_ref().map_or(Ok(()), Plane::lock)
+    }
+
+    /// All services have been told of: those of another daemon are forgotten.
+    pub fn forget_other_services(&self) {
+        let mut s = self.services();
+        let Services { map, known } = &mut *s;
+        let others: Vec<_> =
+            map.keys().filter_map(Result::ok).filter(|key| !known.contains_key(key)).collect();
+        for key in others {
+            if let Err(e) = map.remove(&key) {
+                tracing::error!(
+                    "BPF map services: {e}; packets to a removed service still come to the director"
+                );
+            }
+        }
     }
 
     /// Whether the table holds the connections of another daemon.

@@ -38,6 +38,9 @@ pub enum SetupError {
     /// The data plane cannot be pinned.
     #[error("{0} (--pin-dir names another place; with 'none' the data plane ends with lvsd)")]
     Pins(pinned::PinError),
+    /// What the daemon had to do in between has failed.
+    #[error(transparent)]
+    Between(Box<dyn std::error::Error + Send + Sync>),
     /// The kernel refused a BPF program.
     #[error("BPF program {program}: the kernel's verifier refused it: {log}")]
     Verifier {

@@ -4,6 +4,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
+use super::TierPlan;
 use rustix::thread::{LinkNameSpaceType, UnshareFlags, move_into_link_name_space};
 
 /// A network namespace of this test's own.
@@ -20,6 +21,11 @@ pub(crate) fn cannot() -> bool {
     assert!(std::env::var("CI").as_deref() != Ok("true"), "{reason}");
     eprintln!("skipped: {reason}");
     true
+}
+
+/// A tier that is pinned nowhere.
+pub(crate) fn plan() -> TierPlan<'static> {
+    TierPlan { workers: 1, pin_dir: None, successor: false }
 }
 
 impl Net {

@@ -21,6 +21,9 @@ pub(super) const USED_STEP: u32 = 8;
 /// another change meanwhile, so two are hardly ever seen.
 const READ_TRIES: usize = 16;
 
+/// Steps from the epochs of one daemon to those of the next.
+const EPOCHS_APART: u32 = 1 << 16;
+
 /// Words of a line; BPF programs read the first seven (`modes/bpf/tier.h`).
 const LINE: usize = 8;
 /// Steps with each change; its lowest bit says which copy is in force.
@@ -162,8 +165,9 @@ impl Lines {
     pub(super) fn continue_epoch(from: &Region, to: &Region) {
         let epoch = |region: &Region| region.words().len().checked_sub(LINE);
         if let (Some(at), Some(place)) = (epoch(from), epoch(to)) {
-            let last = from.words()[at].load(Ordering::Acquire);
-            to.words()[place].store(last, Ordering::Release);
+            // those in `from` may go on for a while
+            let next = (from.words()[at].load(Ordering::Acquire) as u32).wrapping_add(EPOCHS_APART);
+            to.words()[place].store(next.into(), Ordering::Release);
         }
     }
 

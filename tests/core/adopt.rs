@@ -102,7 +102,7 @@ fn connections_keep_their_servers_and_counts() {
         assert_eq!((was.stats.conns, was.stats.in_pkts), (now.stats.conns, now.stats.in_pkts), "since -Z");
         assert_eq!(now.stats.conns, 1);
     }
-    let total = rig.director.services()[0].stats.clone();
+    let total = rig.director.services()[0].stats;
     assert_eq!(total.conns, 3, "of the service, too");
     assert_eq!(conn(&rig, 40_001, |c| (c.last_seen(), c.timeout())), expire);
     for (port, server) in all {

@@ -1,13 +1,15 @@
 //! The data plane outlives the daemon: what is established goes on without it, and the next daemon takes all over.
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::path::Path;
+use std::process::{Command, Output};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::time::Duration;
 
 use crate::capture::{Capture, RST, TCP, decode};
 use crate::client::{Echo, connect, udp, udp_ask};
-use crate::director::{Lvsd, ctl, has_tier};
+use crate::director::{Lvsd, ctl, has_tier, has_xdp_tier};
 use crate::lab::{Family, Lab, Mode};
 use crate::netns::Netns;
 use crate::probe;
@@ -415,6 +417,109 @@ fn kills(mode: Mode, times: usize) {
         }
     }
     println!("{times} kills with {old} connections");
+}
+
+/// `lvsd upgrade` as an operator types it.
+fn upgrade(socket: &Path) -> Output {
+    Command::new(probe::lvsd()).arg("upgrade").arg("--socket").arg(socket).output().expect("lvsd starts")
+}
+
+/// From one daemon to the next, three times, under load: no connection is lost, and no packet goes up a ring that nobody reads.
+#[test]
+fn upgrades_under_load() {
+    let Some(mut site) = Site::new(Mode::Nat) else { return };
+    let (all, load) = (site.open(4), Load::default());
+    let vips = Family::BOTH.map(|family| site.vip(family));
+    let first = site.take();
+    let (socket, client) = (first.socket().to_path_buf(), &site.lab.client);
+    let mut pids = vec![first.pid()];
+    let unserved = first.counter("tier_unserved");
+    std::thread::scope(|s| {
+        let load = &load;
+        for (seed, c) in all.into_iter().enumerate() {
+            s.spawn(move || load.talk(c, seed));
+        }
+        for (place, vip) in vips.into_iter().enumerate() {
+            s.spawn(move || load.come_and_go(client, vip, place));
+        }
+        let done = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+            for round in 0..3 {
+                let before = load.done();
+                let goes_on = || load.done().iter().zip(before).all(|(now, then)| *now >= then + 3);
+                until("there is load", secs(20), || (goes_on() || load.has_complaints()).then_some(()));
+                let out = upgrade(&socket);
+                let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
+                assert!(out.status.success(), "upgrade {round}: {said}\n{}", first.log());
+                let pid = said.split_whitespace().nth(3).and_then(|p| p.parse().ok());
+                pids.push(pid.unwrap_or_else(|| panic!("no process id in {said}")));
+                assert!(
+                    !load.has_complaints(),
+                    "upgrade {round}: {:?}\n{}\n{}",
+                    load.wrong,
+                    first.log(),
+                    first.ctl_ok("status --nonzero")
+                );
+            }
+        }));
+        load.over.store(true, Relaxed);
+        if let Err(panic) = done {
+            std::panic::resume_unwind(panic);
+        }
+    });
+    let wrong = load.wrong.into_inner().expect("no panic");
+    let last = Orphan(*pids.last().expect("the last one"));
+    assert!(wrong.is_empty(), "{wrong:?}\n{}", first.log());
+    pids.dedup();
+    assert_eq!(pids.len(), 4, "each time another process: {pids:?}");
+    if !has_xdp_tier() {
+        assert_eq!(first.counter("tier_unserved"), unserved, "packets for a ring that was not there");
+    }
+    let text = first.ctl_ok("status");
+    assert!(text.contains(&format!("process {}", last.0)), "{text}");
+    for vip in vips {
+        assert!(first.servers(&format!("-t {vip}")).len() == 3);
+    }
+}
+
+/// A daemon that is no child of ours.
+struct Orphan(u32);
+
+impl Drop for Orphan {
+    fn drop(&mut self) {
+        if let Some(pid) = rustix::process::Pid::from_raw(self.0 as i32) {
+            let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
+            until("the last daemon has ended", secs(30), || {
+                rustix::process::test_kill_process(pid).is_err().then_some(())
+            });
+        }
+    }
+}
+
+/// What cannot take over does not: the daemon goes on, and says why.
+#[test]
+fn an_upgrade_that_fails_changes_nothing() {
+    let Some(mut site) = Site::new(Mode::Nat) else { return };
+    let mut all = site.open(2);
+    let lvsd = site.take();
+    let (socket, pid) = (lvsd.socket().to_path_buf(), lvsd.pid());
+    site.lab.lvsd = Some(lvsd);
+    let other = site.lab.dir.join("none.sock");
+    let none = upgrade(&other);
+    let said = String::from_utf8_lossy(&none.stderr).into_owned();
+    assert!(!none.status.success() && said.contains("none.sock"), "{said}");
+    // pins that do not fit: as if the program had another layout
+    let plane = pinned::default_dir(&socket).join("maps/plane");
+    let aside = pinned::default_dir(&socket).join("maps/aside");
+    std::fs::rename(&plane, &aside).expect("the plane's map");
+    let out = upgrade(&socket);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("upgrade attempt 1 failed"), "{said}");
+    std::fs::rename(&aside, &plane).expect("the plane's map");
+    assert!(site.lab.d().ctl_ok("status").contains(&format!("process {pid}")));
+    all_go_on(&mut all, "after an attempt");
+    for family in Family::BOTH {
+        Echo::open(&site.lab.client, site.vip(family)).expect("a new connection");
+    }
 }
 
 #[test]

@@ -100,9 +100,10 @@ fn in_maps(rounds: usize) -> Result<Vec<f64>, Failure> {
         rings: Rings::Auto,
         pins: Pins::Nowhere,
     };
-    let core = Core::new(config)?;
-    rig::furnish(&core.director, now())?;
-    let mut bench = filled(&core.director)?;
+    let core = Core::new(config, false)?;
+    let director = core.director()?;
+    rig::furnish(&director, now())?;
+    let mut bench = filled(&director)?;
     (0..rounds).map(|_| bench.round(MIXES[0])).collect()
 }
 

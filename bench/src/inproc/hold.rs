@@ -41,8 +41,8 @@ pub(crate) fn run(o: &Options) -> Result<Value, Failure> {
         rings: Rings::Auto,
         pins: Pins::Nowhere,
     };
-    let core = Core::new(config)?;
-    let director = &core.director;
+    let core = Core::new(config, false)?;
+    let director = &core.director()?;
     for (port, name) in [rig::CLIENTS, rig::SERVERS].into_iter().zip(rig::PORT_NAMES) {
         director.routes.add_port(port, name)?;
     }

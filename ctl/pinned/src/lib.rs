@@ -14,6 +14,7 @@ use std::io;
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
+use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use rustix::fs::{FlockOperation, flock, statfs};
@@ -74,11 +75,11 @@ pub fn default_dir(socket: &Path) -> PathBuf {
     Path::new(BPFFS).join("lvsd").join(name)
 }
 
-/// A pin directory, locked.
+/// A pin directory, locked as a rule.
 #[derive(Debug)]
 pub struct PinDir {
     path: PathBuf,
-    _lock: File,
+    lock: OnceLock<File>,
 }
 
 impl PinDir {
@@ -91,8 +92,33 @@ impl PinDir {
         for dir in [path.to_owned(), path.join("maps"), path.join("links")] {
             fs::create_dir_all(&dir).map_err(failed(&dir, "making the directory"))?;
         }
-        let lock = lock(path)?;
-        Ok(PinDir { path: path.to_owned(), _lock: lock })
+        let dir = PinDir { path: path.to_owned(), lock: OnceLock::new() };
+        dir.lock()?;
+        Ok(dir)
+    }
+
+    /// The directory that another daemon has, which is about to give it up. Nobody locks it before [`PinDir::lock`].
+    ///
+    /// # Errors
+    /// [`PinError::Io`] where it is not there.
+    pub fn join(path: &Path) -> Result<PinDir, PinError> {
+        if !is_bpffs(path).map_err(failed(path, "asking for its file system"))? {
+            let source = io::Error::other("not on a BPF file system");
+            return Err(failed(path, "joining another lvsd")(source));
+        }
+        Ok(PinDir { path: path.to_owned(), lock: OnceLock::new() })
+    }
+
+    /// Locks it, if it is not.
+    ///
+    /// # Errors
+    /// [`PinError::InUse`], [`PinError::Io`].
+    pub fn lock(&self) -> Result<(), PinError> {
+        if self.lock.get().is_none() {
+            // of two threads that lock it at the same time one keeps the other's; both are locks of this process
+            let _ = self.lock.set(lock(&self.path)?);
+        }
+        Ok(())
     }
 
     /// The directory if it is there, locked.
@@ -103,7 +129,9 @@ impl PinDir {
         if !is_bpffs(path).unwrap_or(false) {
             return Ok(None);
         }
-        Ok(Some(PinDir { path: path.to_owned(), _lock: lock(path)? }))
+        let dir = PinDir { path: path.to_owned(), lock: OnceLock::new() };
+        dir.lock()?;
+        Ok(Some(dir))
     }
 
     /// The directory.

@@ -63,15 +63,16 @@ impl std::fmt::Debug for AfPacket {
 }
 
 /// Sets up sockets and classifier on all interfaces (of the calling thread's network namespace) and starts the workers.
-/// `make_worker` is called once for each worker, in order, on the calling thread.
+/// `ready` is called when the sockets stand and no worker works yet; what it gives is called once for each worker, in order, on the calling
+/// thread.
 ///
 /// # Errors
 ///
-/// [`SetupError`], naming the interface; nothing stays changed then.
-pub fn start(
+/// [`SetupError`], naming the interface, or that of `ready`; nothing stays changed then.
+pub fn start<M: Fn(usize) -> Box<dyn FrameHandler + Send>>(
     config: AfPacketConfig,
     tables: &Arc<BpfTables>,
-    make_worker: impl Fn(usize) -> Box<dyn FrameHandler + Send>,
+    ready: impl FnOnce() -> Result<M, SetupError>,
 ) -> Result<AfPacket, SetupError> {
     check(&config.interfaces, config.workers)?;
     let config = Arc::new(config);
@@ -81,6 +82,7 @@ pub fn start(
         let sockets = port.attach()?;
         ports.push((port, sockets));
     }
+    let make_worker = ready()?;
     let make = |number, seats| (Rings::new(seats, Arc::clone(tables)), make_worker(number));
     Ok(AfPacket {
         threads: Threads::start(ports, config.workers, config.pin, make)?,

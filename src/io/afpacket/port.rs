@@ -27,7 +27,7 @@ struct Attached {
     index: u32,
     classifier: Attachment,
     probe: OwnedFd,
-    _lock: PortLock,
+    lock: Option<PortLock>,
 }
 
 impl PacketPort {
@@ -43,7 +43,11 @@ impl PacketPort {
     /// Sets it up; the sockets are one set for each worker.
     pub(super) fn attach(&mut self) -> Result<Vec<PortSockets>, SetupError> {
         let index = netdev::ethernet_index(&self.name)?;
-        let lock = PortLock::take(&self.name, index)?;
+        // of a daemon that is about to hand over: when it has ended
+        let lock = match PortLock::take(&self.name, index) {
+            Err(SetupError::InUse(_)) if self.tables.is_successor() => None,
+            lock => Some(lock?),
+        };
         let filter = filter_fd(&self.tables)?;
         let plan = PortPlan {
             name: &self.name,
@@ -64,7 +68,7 @@ impl PacketPort {
             // what was pinned for an interface of this name that is gone
             plane.sweep();
         }
-        self.attached = Some(Attached { index, classifier, probe: set.probe, _lock: lock });
+        self.attached = Some(Attached { index, classifier, probe: set.probe, lock });
         Ok(set.sockets)
     }
 
@@ -90,6 +94,9 @@ impl Holder for PacketPort {
     }
 
     fn look(&mut self) -> Hold {
+        if let Some(attached) = self.attached.as_mut().filter(|a| a.lock.is_none()) {
+            attached.lock = PortLock::take(&self.name, attached.index).ok();
+        }
         let holds = self.attached.as_ref().is_some_and(|a| {
             netdev::index(&self.name) == Some(a.index) && bound_to(a.probe.as_fd()) == Some(a.index)
         });

@@ -18,7 +18,7 @@ fn config(workers: usize) -> AfPacketConfig {
 }
 
 fn start_lab(lab: &Lab, config: AfPacketConfig, pass: bool) -> AfPacket {
-    start_port(lab, || start(config.clone(), &lab.tables, |worker| lab.switch(worker, pass)))
+    start_port(lab, || start(config.clone(), &lab.tables, || Ok(|worker| lab.switch(worker, pass))))
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn set_up_errors_name_the_interface() {
         let interfaces = names.iter().enumerate().map(|(i, n)| (PortId(i as u16), (*n).into())).collect();
         let make = |_| -> Box<dyn FrameHandler + Send> { unreachable!() };
         let config = AfPacketConfig::new(interfaces, workers);
-        lab.director.run(|| start(config, &lab.tables, make)).unwrap_err().to_string()
+        lab.director.run(|| start(config, &lab.tables, || Ok(make))).unwrap_err().to_string()
     };
     let before = state(&lab.director);
     assert!(attempt(&[], 1).contains("--interface"));

@@ -91,15 +91,16 @@ impl std::fmt::Debug for AfXdp {
 }
 
 /// Sets up program and sockets on all interfaces (of the calling thread's network namespace) and starts the workers.
-/// `make_worker` is called once for each worker, in order, on the calling thread.
+/// `ready` is called before anything is changed (a queue can have one socket only); what it gives is called once for each worker, in order,
+/// on the calling thread.
 ///
 /// # Errors
 ///
-/// [`SetupError`], naming the interface; nothing stays changed then.
-pub fn start(
+/// [`SetupError`], naming the interface, or that of `ready`; nothing stays changed then.
+pub fn start<M: Fn(usize) -> Box<dyn FrameHandler + Send>>(
     config: AfXdpConfig,
     tables: &Arc<BpfTables>,
-    make_worker: impl Fn(usize) -> Box<dyn FrameHandler + Send>,
+    ready: impl FnOnce() -> Result<M, SetupError>,
 ) -> Result<AfXdp, SetupError> {
     check(&config.interfaces, config.workers)?;
     let wrong = |what: &str, reason: String| SetupError::Bpf { what: what.into(), reason };
@@ -111,6 +112,7 @@ pub fn start(
     }
     tables.load_xdp()?;
     let areas = areas(&config)?;
+    let make_worker = ready()?;
     let (workers, ring, pin, busy_poll) = (config.workers, config.ring, config.pin, config.busy_poll);
     let common = Arc::new(Common { config, tables: Arc::clone(tables), areas });
     let mut ports = Vec::new();

@@ -113,8 +113,10 @@ impl XdpPort {
     /// Sets it up, patiently where something is busy.
     pub(super) fn attach(&mut self) -> Result<Vec<PortSockets>, SetupError> {
         let since = Instant::now();
+        let after = self.common.tables.is_successor();
         loop {
             match self.set_up() {
+                Err(SetupError::InUse(_)) if after && since.elapsed() < BUSY => std::thread::sleep(BUSY_STEP),
                 Err(SetupError::Busy(..)) if since.elapsed() < BUSY => std::thread::sleep(BUSY_STEP),
                 done => {
                     if done.is_err() {

@@ -15,13 +15,13 @@ fn config(workers: usize) -> AfXdpConfig {
 }
 
 fn start_lab(lab: &Lab, config: AfXdpConfig, pass: bool) -> AfXdp {
-    start_port(lab, || start(config.clone(), &lab.tables, |worker| lab.switch(worker, pass)))
+    start_port(lab, || start(config.clone(), &lab.tables, || Ok(|worker| lab.switch(worker, pass))))
 }
 
 /// Why it does not start.
 fn refusal(lab: &Lab, config: AfXdpConfig) -> String {
     let make = |_| -> Box<dyn FrameHandler + Send> { unreachable!() };
-    let e = lab.director.run(|| start(config, &lab.tables, make)).unwrap_err().to_string();
+    let e = lab.director.run(|| start(config, &lab.tables, || Ok(make))).unwrap_err().to_string();
     assert!(!e.contains('\n'), "{e}");
     e
 }

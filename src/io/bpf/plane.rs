@@ -97,6 +97,9 @@ fn netns() -> u64 {
     std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino())
 }
 
+/// The word of the map `plane` that says whose turn it is; as in `modes/bpf/tier.h`.
+const TURN: usize = 8;
+
 /// A pinned map, and what it must be like.
 struct Kept {
     name: &'static str,
@@ -105,7 +108,7 @@ struct Kept {
 }
 
 /// All pinned maps but the lines of next hops, which each daemon makes anew.
-fn kept(m: &Make) -> [Kept; 10] {
+fn kept(m: &Make) -> [Kept; 13] {
     let s = &m.shape;
     let map = |name, elements: u32, bytes| Kept { name, elements: elements.max(1), bytes };
     [
@@ -118,7 +121,10 @@ fn kept(m: &Make) -> [Kept; 10] {
         map("dest_stats", MAX_DESTS.saturating_mul(m.workers), 64),
         map("dest_keys", MAX_DESTS, 64),
         map("tier_cpus", m.processors, 256),
+        map("tier_conf", 1, 64),
         map("plane", 2, 64),
+        map("services", 65_536, 4),
+        map("macs", 4096, 4),
     ]
 }
 
@@ -132,6 +138,10 @@ pub(crate) struct Plane {
     kept: AtomicBool,
     /// What another daemon's workers counted, where there were more or fewer of them.
     counts: Option<Region>,
+    /// Which daemon we are, counted from the first.
+    pub(super) generation: u64,
+    /// Whether the daemon before us is still at work.
+    successor: bool,
 }
 
 impl From<PinError> for SetupError {
@@ -142,9 +152,24 @@ impl From<PinError> for SetupError {
 
 impl Plane {
     /// Opens the directory `path`. What is in it is taken over, or removed if it cannot serve as what is wanted.
-    pub(super) fn open(path: &Path, wanted: &mut Make) -> Result<Plane, SetupError> {
-        let dir = PinDir::open(path)?;
-        let mut plane = Plane { dir, adopted: false, kept: AtomicBool::new(false), counts: None };
+    /// A `successor` takes over from a daemon that is still at work, or not at all.
+    pub(super) fn open(path: &Path, wanted: &mut Make, successor: bool) -> Result<Plane, SetupError> {
+        let dir = if successor { PinDir::join(path)? } else { PinDir::open(path)? };
+        let kept = AtomicBool::new(false);
+        let mut plane = Plane { dir, adopted: false, kept, counts: None, generation: 1, successor };
+        if successor {
+            let fits = plane.look(wanted).and_then(|found| match found.workers == wanted.workers {
+                true => Ok(found),
+                false => Err("was made for another number of workers".to_owned()),
+            });
+            let found = fits.map_err(|why| SetupError::Bpf {
+                what: format!("the data plane pinned at {}", path.display()),
+                reason: format!("{why}; only a restart can change that"),
+            })?;
+            (wanted.shape, wanted.magic) = (found.shape, found.magic);
+            plane.adopted = true;
+            return Ok(plane);
+        }
         if plane.dir.is_empty() {
             return Ok(plane);
         }
@@ -168,7 +193,7 @@ impl Plane {
     }
 
     /// What was found, if it can serve.
-    fn look(&self, wanted: &Make) -> Result<Make, String> {
+    fn look(&mut self, wanted: &Make) -> Result<Make, String> {
         let gone = |e: &dyn std::error::Error| format!("is damaged ({})", chain(e));
         let map = MapData::from_pin(self.dir.map("plane")).map_err(|e| gone(&e))?;
         let region = Region::map_fd(map.fd().as_fd(), WORDS * 8).map_err(|e| gone(&e))?;
@@ -182,6 +207,7 @@ impl Plane {
                 return Err(format!("is damaged (map {name} has another size)"));
             }
         }
+        self.generation = region.words()[TURN].load(Ordering::Acquire).wrapping_add(1);
         Ok(found)
     }
 
@@ -219,12 +245,32 @@ impl Plane {
             Dests::fold_stats(MAX_DESTS, old, &stats);
         }
         self.begin_hops(hops).map_err(failed)?;
+        if self.successor {
+            return Ok(());
+        }
         let region = Region::map_fd(plane.fd().as_fd(), WORDS * 8).map_err(failed)?;
-        for (to, word) in region.words().iter().zip(make.words()).skip(1) {
+        for (to, word) in region.words().iter().zip(make.words()).skip(1).take(TURN - 1) {
             to.store(word, Ordering::Relaxed);
         }
         region.words()[0].store(WHOLE, Ordering::Release);
+        self.take_turn(plane).map_err(failed)
+    }
+
+    /// From now on what goes up the rings is ours.
+    pub(super) fn take_turn(&self, plane: &MapData) -> io::Result<()> {
+        let region = Region::map_fd(plane.fd().as_fd(), WORDS * 8)?;
+        region.words()[TURN].store(self.generation, Ordering::Release);
         Ok(())
+    }
+
+    /// Whether the daemon before us is still at work when we begin.
+    pub(crate) fn is_successor(&self) -> bool {
+        self.successor
+    }
+
+    /// The daemon before us has ended.
+    pub(super) fn lock(&self) -> Result<(), SetupError> {
+        Ok(self.dir.lock()?)
     }
 
     /// Next hops are each daemon's own, but what was cached of another's must not seem to be of ours: the routes' epoch goes on.
@@ -311,7 +357,7 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        if self.is_kept() {
+        if self.is_kept() || self.successor {
             return;
         }
         // links detach when their last owner is gone, who may be dropped after us

@@ -6,7 +6,7 @@ use aya::programs::{TestRun, TestRunOptions};
 
 use super::*;
 use crate::conn::{ConnTable, NewConn};
-use crate::io::{TierPlan, testnet};
+use crate::io::testnet;
 use crate::time::{Tick, ticks};
 
 const CONFIG: Config = Config { max_v4: 1000, max_v6: 1000, hash_key: [1, 2], shards: 2 };
@@ -73,7 +73,7 @@ fn programs_are_well_within_what_linux_6_1_allows() {
     let shape = TableShape::of(&CONFIG);
     for (t, filter) in [
         (BpfTables::create(shape, 1).unwrap(), "lvsd_ring"),
-        (BpfTables::with_tier(shape, 1, &TierPlan { workers: 1, pin_dir: None }).unwrap(), "lvsd_tier_ring"),
+        (BpfTables::with_tier(shape, 1, &testnet::plan()).unwrap(), "lvsd_tier_ring"),
     ] {
         let programs = t.programs();
         let bytes = programs.program(filter).unwrap().info().unwrap().size_translated().unwrap();

@@ -58,6 +58,7 @@ pub(crate) struct Tier {
     given: Region,
     /// The maps of both: programs that are loaded later look for them by their descriptors.
     _maps: [MapData; 2],
+    plane: MapData,
     processors: usize,
     workers: usize,
 }
@@ -117,11 +118,15 @@ impl Tier {
         let given =
             Region::map_fd(maps[1].fd().as_fd(), sockets * 8).map_err(|e| odd("xsk_given")(e.to_string()))?;
         let conf = take("tier_conf")?;
+        let settings = Region::map_fd(conf.fd().as_fd(), 64).map_err(|e| odd("tier_conf")(e.to_string()))?;
         let (hops, stats, made_with) = (take("hops")?, take("dest_stats")?, take("plane")?);
         if let Some(plane) = plane {
             plane.made(make, &made_with, &stats, &hops)?;
+            if !plane.is_successor() {
+                // of another daemon's ports
+                settings.words()[1..5].iter().for_each(|word| word.store(0, Ordering::Release));
+            }
         }
-        let settings = Region::map_fd(conf.fd().as_fd(), 64).map_err(|e| odd("tier_conf")(e.to_string()))?;
         Ok(Tier {
             settings,
             given,
@@ -133,6 +138,7 @@ impl Tier {
             counts: take("dest_counts")?,
             stats,
             keys: take("dest_keys")?,
+            plane: made_with,
             conf,
             cpus,
             processors,
@@ -140,18 +146,26 @@ impl Tier {
         })
     }
 
-    /// Maps what the core shares with the programs: next-hop lines, and the director's.
-    pub(crate) fn memory(&self) -> io::Result<(Region, TierMemory)> {
+    /// As [`super::BpfTables::take_turn`].
+    pub(super) fn take_turn(&self, plane: &Plane) -> io::Result<()> {
+        plane.take_turn(&self.plane)
+    }
+
+    /// Maps the lines of next hops.
+    pub(crate) fn hops(&self) -> io::Result<Region> {
+        Region::map_fd(self.hops.fd().as_fd(), Routes::MEMORY)
+    }
+
+    /// Maps what the director shares with the programs.
+    pub(crate) fn memory(&self) -> io::Result<TierMemory> {
         let map = |data: &MapData, bytes| Region::map_fd(data.fd().as_fd(), bytes);
-        let hops = map(&self.hops, Routes::MEMORY)?;
         let dests = DestMemory {
             lines: map(&self.dests, Dests::bytes(MAX_DESTS))?,
             stats: map(&self.stats, Dests::stat_bytes(MAX_DESTS, self.workers))?,
             kernel: map(&self.counts, Dests::kernel_bytes(MAX_DESTS, self.processors))?,
             keys: map(&self.keys, Dests::key_bytes(MAX_DESTS))?,
         };
-        let memory = TierMemory { dests, conf: map(&self.conf, 64)? };
-        Ok((hops, memory))
+        Ok(TierMemory { dests, conf: map(&self.conf, 64)? })
     }
 
     /// The interface by which frames for a port are sent; 0: none.

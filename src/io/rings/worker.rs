@@ -21,6 +21,9 @@ const HURRY_TURNS: u32 = 64;
 /// Longest sleep when it takes longer.
 const GRACE_SLEEP_NS: u64 = 1_000_000;
 
+/// How long a worker that is told to stop goes on with what is in its rings.
+const DRAIN_NS: u64 = 100_000_000;
+
 /// What a worker shares with the rest. `S` is what it works with on one interface.
 pub(in crate::io) struct Mail<S> {
     pub(in crate::io) stop: AtomicBool,
@@ -121,7 +124,18 @@ impl<S: Station> Worker<S> {
                 self.sleep(now);
             }
         }
+        self.drain();
         self.station.read_counters();
+    }
+
+    /// Works off what is in the rings, or on its way to them; not for long, since more may come all the time.
+    fn drain(&mut self) {
+        let end = clock().0 + DRAIN_NS;
+        self.station.begin_grace();
+        while (self.station.turn(self.handler.as_mut()) || !self.station.is_over()) && clock().0 < end {
+            self.station.send_outbox(self.handler.as_mut());
+        }
+        self.station.send_outbox(self.handler.as_mut());
     }
 
     /// Hands flows to the tier when that may be; whether it will be soon.

@@ -125,19 +125,14 @@ struct Both {
 
 impl Both {
     fn new() -> Both {
-        let tables = Arc::new(
-            BpfTables::with_tier(
-                TableShape::of(&CONFIG),
-                0x1234_5678,
-                &TierPlan { workers: 1, pin_dir: None },
-            )
-            .unwrap(),
-        );
+        let tables =
+            Arc::new(BpfTables::with_tier(TableShape::of(&CONFIG), 0x1234_5678, &testnet::plan()).unwrap());
         tables.load_xdp().unwrap();
         // without sockets: what goes up is dropped
         tables.set_xdp_port(LO, XdpPortLine { mac: US, generic: false, place: 0 }).unwrap();
         let table = ConnTable::with_memory(CONFIG, tables.memory().unwrap(), now().tick()).unwrap();
-        let (hops, memory) = tables.tier().unwrap().memory().unwrap();
+        let tier = tables.tier().unwrap();
+        let (hops, memory) = (tier.hops().unwrap(), tier.memory().unwrap());
         let routes = Arc::new(Routes::within(&[(CLIENTS, "c"), (SERVERS, "s")], hops).unwrap());
         let director = Arc::new(Director::with_tier(table, routes, 1, 7, memory));
         for port in [CLIENTS, SERVERS] {
