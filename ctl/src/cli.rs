@@ -408,6 +408,7 @@ mod tests {
                 "status [--nonzero]",
                 "schedulers",
                 "sysctl [NAME[=VALUE]]...",
+                "datapath off [--pin-dir DIR]",
                 "realserver setup --vip ADDR... [--mode MODE] [--dev IF] [--kernel-tunnel] [--no-advmss] [--pin-dir DIR] \
                  [--record FILE] [--dry-run]",
                 "realserver check --vip ADDR... [--mode MODE] [--dev IF] [--director ADDR...] [--client ADDR...] \

@@ -158,6 +158,9 @@ fn goes_on(mode: Mode, end: impl FnOnce(Lvsd)) {
         (states.iter().filter(|s| *s == "ESTABLISHED").count() == all.len()).then_some(())
     });
     drop(all);
+    until("a FIN has taken its connection back", secs(10), || {
+        (site.lab.d().counter("tier_back") > 0).then_some(())
+    });
     resets.look(|seen| assert!(seen.is_empty(), "{} resets", seen.len()));
 }
 

@@ -474,5 +474,6 @@ fn compare(face: Face) {
     assert_eq!(counted("tier_in_pkts"), u64::from(nat_in + dr));
     assert_eq!(counted("tier_out_pkts"), u64::from(nat_out));
     assert_eq!(counted("tier_failed"), 0);
-    assert!(counted("tier_back") > 0, "no odd packet has gone up");
+    // there is no socket: what would go up is dropped, and takes no connection away from the tier
+    assert_eq!(counted("tier_back"), 0);
 }
