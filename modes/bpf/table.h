@@ -148,72 +148,78 @@ static __always_inline __u64 ports_out(__u64 ports)
 	return ((ports << 32) & 0xffff000000000000ULL) | ((ports >> 16) & 0x0000ffff00000000ULL) | ((ports >> 8) & 0xff);
 }
 
-static __always_inline int entry_matches_v4(__u64 pair, const struct key_v4 *key)
+/*
+ * An entry's words that readers want, as they were at one time: each is read once, between two reads of word 0. The words behind
+ * these are only counted in.
+ */
+struct read_v4 {
+	__u64 w[6];
+};
+
+struct read_v6 {
+	__u64 w[11];
+};
+
+/* Reads the entry of a pair if it is there, and has this key in the pair's direction. */
+static __always_inline int entry_read_v4(__u64 pair, const struct key_v4 *key, struct read_v4 *r)
 {
 	__u32 slot = pair & LVSD_SLOT_MASK;
 	struct entry_v4 *e = bpf_map_lookup_elem(&entries_v4, &slot);
-	__u64 before, ends, ports, real;
 
 	if (!e)
 		return 0;
-	before = READ64(&e->w[0]);
+	r->w[0] = READ64(&e->w[0]);
 	barrier();
-	ends = READ64(&e->w[1]);
-	ports = READ64(&e->w[2]);
-	real = READ64(&e->w[3]);
+	r->w[1] = READ64(&e->w[1]);
+	r->w[2] = READ64(&e->w[2]);
+	r->w[3] = READ64(&e->w[3]);
+	r->w[4] = READ64(&e->w[4]);
+	r->w[5] = READ64(&e->w[5]);
 	barrier();
-	if (!(before & LVSD_LIVE) || ((before ^ READ64(&e->w[0])) & LVSD_IDENTITY) || (ports & LVSD_KIND_TEMPLATE))
+	if (!(r->w[0] & LVSD_LIVE) || ((r->w[0] ^ READ64(&e->w[0])) & LVSD_IDENTITY) || (r->w[2] & LVSD_KIND_TEMPLATE))
 		return 0;
 	if (pair & LVSD_PAIR_OUT)
-		return (ports & LVSD_KIND_OUT) && key->w[0] == ((real & 0xffffffff00000000ULL) | ends >> 32) &&
-		       key->w[1] == ports_out(ports);
-	return key->w[0] == ends && key->w[1] == ports_in(ports);
+		return (r->w[2] & LVSD_KIND_OUT) && key->w[0] == ((r->w[3] & 0xffffffff00000000ULL) | r->w[1] >> 32) &&
+		       key->w[1] == ports_out(r->w[2]);
+	return key->w[0] == r->w[1] && key->w[1] == ports_in(r->w[2]);
 }
 
-static __always_inline int entry_matches_v6(__u64 pair, const struct key_v6 *key)
+static __always_inline int entry_read_v6(__u64 pair, const struct key_v6 *key, struct read_v6 *r)
 {
 	__u32 slot = pair & LVSD_SLOT_MASK;
 	struct entry_v6 *e = bpf_map_lookup_elem(&entries_v6, &slot);
-	__u64 before, c0, c1, o0, o1, ports;
-	int out = !!(pair & LVSD_PAIR_OUT);
 
 	if (!e)
 		return 0;
-	before = READ64(&e->w[0]);
+	r->w[0] = READ64(&e->w[0]);
 	barrier();
-	c0 = READ64(&e->w[1]);
-	c1 = READ64(&e->w[2]);
-	/* the other end: the virtual address, or the real server's */
-	o0 = out ? READ64(&e->w[5]) : READ64(&e->w[3]);
-	o1 = out ? READ64(&e->w[6]) : READ64(&e->w[4]);
-	ports = READ64(&e->w[7]);
+#pragma unroll
+	for (int i = 1; i < 11; i++)
+		r->w[i] = READ64(&e->w[i]);
 	barrier();
-	if (!(before & LVSD_LIVE) || ((before ^ READ64(&e->w[0])) & LVSD_IDENTITY) || (ports & LVSD_KIND_TEMPLATE))
+	if (!(r->w[0] & LVSD_LIVE) || ((r->w[0] ^ READ64(&e->w[0])) & LVSD_IDENTITY) || (r->w[7] & LVSD_KIND_TEMPLATE))
 		return 0;
-	if (out)
-		return (ports & LVSD_KIND_OUT) && key->w[0] == o0 && key->w[1] == o1 && key->w[2] == c0 &&
-		       key->w[3] == c1 && key->w[4] == ports_out(ports);
-	return key->w[0] == c0 && key->w[1] == c1 && key->w[2] == o0 && key->w[3] == o1 && key->w[4] == ports_in(ports);
+	/* the server's end, or the virtual one */
+	if (pair & LVSD_PAIR_OUT)
+		return (r->w[7] & LVSD_KIND_OUT) && key->w[0] == r->w[5] && key->w[1] == r->w[6] && key->w[2] == r->w[1] &&
+		       key->w[3] == r->w[2] && key->w[4] == ports_out(r->w[7]);
+	return key->w[0] == r->w[1] && key->w[1] == r->w[2] && key->w[2] == r->w[3] && key->w[3] == r->w[4] &&
+	       key->w[4] == ports_in(r->w[7]);
 }
 
 /*
- * The pair of a flow's key, of either direction: 1:32 (so that it is not 0), direction:1, slot:31; 0 where the table does not have it. A pair that is being moved stands in both its buckets
- * for a while; so that a move from the second to the first between our two looks is not missed, the first is looked at again.
+ * The pair of a flow's key, of either direction: 1:32 (so that it is not 0), direction:1, slot:31; 0 where the table does not have
+ * it. A pair that is being moved stands in both its buckets for a while; so that a move from the second to the first between our two
+ * looks is not missed, the first is looked at again.
  *
- * A function that is not static is verified once, whatever its callers know; Linux 6.1 would otherwise follow it from every
- * state of theirs, and give up.
+ * find_* says no more; read_* gives what the entry says, too. A function that is not static is verified once, whatever its callers
+ * know; Linux 6.1 would otherwise follow it from every state of theirs, and give up.
  */
 #define DEFINE_LOOKUP(fam, words)                                                                                      \
-	__noinline __u64 find_##fam(const struct key_##fam *key)                                                        \
+	static __always_inline __u64 look_up_##fam(const struct key_##fam *key, struct read_##fam *r)                   \
 	{                                                                                                              \
-		__u64 hash;                                                                                            \
-		__u32 tag, b;                                                                                          \
-                                                                                                                       \
-		if (!key)                                                                                              \
-			return 0;                                                                                      \
-		hash = siphash13(key->w, words);                                                                       \
-		tag = hash_tag(hash);                                                                                  \
-		b = first_bucket(hash, buckets_##fam);                                                                 \
+		__u64 hash = siphash13(key->w, words);                                                                 \
+		__u32 tag = hash_tag(hash), b = first_bucket(hash, buckets_##fam);                                     \
                                                                                                                        \
 		for (int look = 0; look < 3; look++) {                                                                 \
 			struct bucket *bucket = bpf_map_lookup_elem(&index_##fam, &b);                                 \
@@ -223,12 +229,24 @@ static __always_inline int entry_matches_v6(__u64 pair, const struct key_v6 *key
 			for (int i = 0; i < LVSD_BUCKET_WORDS; i++) {                                                  \
 				__u64 pair = READ64(&bucket->pair[i]);                                                 \
                                                                                                                        \
-				if (pair >> 32 == tag && entry_matches_##fam(pair, key))                               \
+				if (pair >> 32 == tag && entry_read_##fam(pair, key, r))                               \
 					return 1ULL << 32 | (__u32)pair;                                               \
 			}                                                                                              \
 			b = other_bucket(b, tag, buckets_##fam);                                                       \
 		}                                                                                                      \
 		return 0;                                                                                              \
+	}                                                                                                              \
+                                                                                                                       \
+	__noinline __u64 find_##fam(const struct key_##fam *key)                                                        \
+	{                                                                                                              \
+		struct read_##fam r;                                                                                   \
+                                                                                                                       \
+		return key ? look_up_##fam(key, &r) : 0;                                                               \
+	}                                                                                                              \
+                                                                                                                       \
+	__noinline __u64 read_##fam(const struct key_##fam *key, struct read_##fam *r)                                 \
+	{                                                                                                              \
+		return key && r ? look_up_##fam(key, r) : 0;                                                           \
 	}
 
 DEFINE_LOOKUP(v4, 2)

@@ -191,30 +191,32 @@ struct {
 
 const volatile __u32 max_dests = 1;
 
+/*
+ * The headers of a packet of TCP or UDP as far as they are wanted, read in one go. They lie so that addresses and ports are aligned,
+ * or clang would read them byte by byte: IPv4 begins at byte 4, IPv6 at byte 0.
+ */
+union headers {
+	__u64 w[8];
+	__u32 d[16];
+	__u16 h[32];
+	__u8 b[64];
+};
+
+#define V4_AT 4
+#define V6_AT 0
+
 /* What a packet's own headers say. */
 struct head {
 	__u8 v6, proto, ttl, tcp_flags;
-	__u16 sport, dport;
 	__u16 total;      /* bytes of the IP packet */
 	__u16 l4_header;  /* bytes of the transport header */
+	__u16 checksum;   /* the transport's */
 	__u8 no_checksum; /* UDP without one */
 };
 
 static __always_inline __u16 be16(const __u8 *p)
 {
 	return p[0] << 8 | p[1];
-}
-
-/* The sum over a good IPv4 header is all ones. */
-static __always_inline int adds_up(const __u8 *ip)
-{
-	__u32 sum = 0;
-
-#pragma unroll
-	for (int i = 0; i < 20; i += 2)
-		sum += be16(ip + i);
-	sum = (sum & 0xffff) + (sum >> 16);
-	return sum == 0xffff;
 }
 
 /* The one's complement sum in one word; 0 only of 0. */
@@ -229,71 +231,96 @@ static __always_inline __u32 halves(__u32 w)
 	return (w >> 16) + (w & 0xffff);
 }
 
-/* Reads a plain packet of TCP or UDP; 0 where it is something else, or odd. `frame` is its length. */
-static __always_inline int plain_v4(void *ctx, const int face, __u32 frame, struct head *h, __u8 *ip)
+/* The sum over a good IPv4 header is all ones, in whatever order of bytes. */
+static __always_inline int adds_up(const __u32 *ip)
 {
-	if (load(ctx, face, 14, ip, 28))
-		return 0;
-	if (ip[0] != 0x45 || (ip[6] & 0xbf) || ip[7])
-		return 0;
-	h->v6 = 0;
-	h->proto = ip[9];
-	h->ttl = ip[8];
-	h->total = be16(ip + 2);
-	return h->total + 14 <= frame && adds_up(ip);
+	__u64 sum = (__u64)ip[0] + ip[1] + ip[2] + ip[3] + ip[4];
+
+	sum = (sum & 0xffffffff) + (sum >> 32);
+	return fold(halves(sum) + (sum >> 32)) == 0xffff;
 }
 
-static __always_inline int plain_v6(void *ctx, const int face, __u32 frame, struct head *h, __u8 *ip)
+/* Reads what there is of an IP header of `ip` bytes and what follows it. `frame` is the frame's length. */
+static __always_inline int read_headers(void *ctx, const int face, __u32 frame, const __u32 at, const __u32 ip, union headers *x)
 {
-	if (load(ctx, face, 14, ip, 48) || ip[0] >> 4 != 6)
+	__u64 len = frame - 14;
+
+	if (frame < 14 + ip + 8)
 		return 0;
-	h->v6 = 1;
-	h->proto = ip[6];
-	h->ttl = ip[7];
-	h->total = be16(ip + 4);
-	if (h->total > 0xffff - 40)
+	if (len > ip + 20)
+		len = ip + 20;
+	asm volatile("" : "+r"(len));
+	if (len < ip + 8 || len > ip + 20)
 		return 0;
-	h->total += 40;
-	return h->total + 14 <= frame;
+	return !load(ctx, face, 14, x->b + at, len);
 }
 
-/* The transport header, of which the first eight bytes are at `l4`. */
-static __always_inline int plain_transport(void *ctx, const int face, struct head *h, const __u8 *l4)
+/* The transport header at byte `l4`, of which there are `room` bytes by what the IP header says. */
+static __always_inline int plain_transport(struct head *h, const union headers *x, const __u32 l4, __u32 frame, __u32 room)
 {
-	__u32 off = h->v6 ? 54 : 34, room = h->total - (off - 14);
-	__u8 t[2];
+	__u32 ip = h->total - room;
 
-	h->sport = be16(l4);
-	h->dport = be16(l4 + 2);
-	h->no_checksum = 0;
-	if (h->total < off - 14)
-		return 0;
 	if (h->proto == P_TCP) {
-		if (load(ctx, face, off + 12, t, 2))
-			return 0;
-		h->l4_header = (t[0] >> 4) * 4;
-		h->tcp_flags = t[1];
-		return h->l4_header >= 20 && h->l4_header <= room;
+		h->l4_header = (x->b[l4 + 12] >> 4) * 4;
+		h->tcp_flags = x->b[l4 + 13];
+		h->checksum = bpf_ntohs(x->h[(l4 + 16) / 2]);
+		h->no_checksum = 0;
+		return frame >= 14 + ip + 20 && h->l4_header >= 20 && h->l4_header <= room;
 	}
 	if (h->proto == P_UDP) {
+		__u32 length = bpf_ntohs(x->h[(l4 + 4) / 2]);
+
 		h->l4_header = 8;
 		h->tcp_flags = 0;
-		h->no_checksum = !l4[6] && !l4[7];
-		return be16(l4 + 4) >= 8 && be16(l4 + 4) <= room;
+		h->checksum = bpf_ntohs(x->h[(l4 + 6) / 2]);
+		h->no_checksum = !h->checksum;
+		return length >= 8 && length <= room;
 	}
 	return 0;
+}
+
+/* Reads a plain packet of TCP or UDP; 0 where it is something else, or odd. */
+static __always_inline int plain_v4(void *ctx, const int face, __u32 frame, struct head *h, union headers *x)
+{
+	/* a fragment, or a reserved bit; DF may be set */
+	const __u16 odd = bpf_htons(0xbfff);
+
+	if (!read_headers(ctx, face, frame, V4_AT, 20, x))
+		return 0;
+	if (x->b[V4_AT] != 0x45 || (x->h[(V4_AT + 6) / 2] & odd))
+		return 0;
+	h->v6 = 0;
+	h->proto = x->b[V4_AT + 9];
+	h->ttl = x->b[V4_AT + 8];
+	h->total = bpf_ntohs(x->h[(V4_AT + 2) / 2]);
+	if (h->total + 14 > frame || h->total < 20 || !adds_up(x->d + V4_AT / 4))
+		return 0;
+	return plain_transport(h, x, V4_AT + 20, frame, h->total - 20);
+}
+
+static __always_inline int plain_v6(void *ctx, const int face, __u32 frame, struct head *h, union headers *x)
+{
+	__u32 payload;
+
+	if (!read_headers(ctx, face, frame, V6_AT, 40, x) || x->b[V6_AT] >> 4 != 6)
+		return 0;
+	h->v6 = 1;
+	h->proto = x->b[V6_AT + 6];
+	h->ttl = x->b[V6_AT + 7];
+	payload = bpf_ntohs(x->h[(V6_AT + 4) / 2]);
+	if (payload > 0xffff - 40 || payload + 54 > frame)
+		return 0;
+	h->total = payload + 40;
+	return plain_transport(h, x, V6_AT + 40, frame, payload);
 }
 
 /*
  * Whether a super-packet's checksum is partial, as it should be. One that GRO made as a list of its segments has the first one's,
  * complete or partial; the core knows what to do with it.
  */
-static __always_inline int is_partial(void *ctx, const int face, const struct head *h, __u32 addrs)
+static __always_inline int is_partial(const struct head *h, __u32 addrs)
 {
-	__u32 off = h->v6 ? 54 : 34, sum = addrs + h->proto + h->total - (off - 14);
-	__u8 t[2];
-
-	return !load(ctx, face, off + (h->proto == P_TCP ? 16 : 6), t, 2) && be16(t) == fold(sum);
+	return h->checksum == fold(addrs + h->proto + h->total - (h->v6 ? 40 : 20));
 }
 
 /* What the entry says of the connection, beside the plan. */
@@ -301,51 +328,8 @@ struct found {
 	__u64 word;   /* its word 0, before all the rest */
 	__u64 ports;
 	__u64 seen, route;
-	__u64 client_low; /* the client's address, the low word; of IPv4 all of it */
-	__u64 client_high;
 	__u32 dest;
 };
-
-static __always_inline int read_v4(struct plan *p, struct found *f)
-{
-	struct entry_v4 *e = bpf_map_lookup_elem(&entries_v4, &p->slot);
-	__u64 ends, real;
-
-	if (!e)
-		return 0;
-	f->word = READ64(&e->w[0]);
-	barrier();
-	ends = READ64(&e->w[1]);
-	f->ports = READ64(&e->w[2]);
-	real = READ64(&e->w[3]);
-	f->seen = READ64(&e->w[4]);
-	f->route = READ64(&e->w[5]);
-	f->dest = real;
-	f->client_low = ends >> 32;
-	f->client_high = 0;
-	p->addr[0] = 0;
-	p->addr[1] = p->reply ? (__u32)ends : real >> 32;
-	return 1;
-}
-
-static __always_inline int read_v6(struct plan *p, struct found *f)
-{
-	struct entry_v6 *e = bpf_map_lookup_elem(&entries_v6, &p->slot);
-
-	if (!e)
-		return 0;
-	f->word = READ64(&e->w[0]);
-	barrier();
-	f->client_high = READ64(&e->w[1]);
-	f->client_low = READ64(&e->w[2]);
-	p->addr[0] = p->reply ? READ64(&e->w[3]) : READ64(&e->w[5]);
-	p->addr[1] = p->reply ? READ64(&e->w[4]) : READ64(&e->w[6]);
-	f->ports = READ64(&e->w[7]);
-	f->dest = READ64(&e->w[8]);
-	f->seen = READ64(&e->w[9]);
-	f->route = READ64(&e->w[10]);
-	return 1;
-}
 
 /* Puts the way out into the plan; 0 where there is none now. */
 static __always_inline int way_out(struct plan *p, __u64 route)
@@ -465,7 +449,8 @@ static __always_inline __u64 *entry_word(const struct plan *p, const int v4, con
 }
 
 /*
- * Forward, hold or up, by the flags of the entry's word 0. Whoever goes up while the connection's direction is the tier's, or
+ * Forward, hold or up, by the flags of the entry's word 0. That this still is the entry that was read (`seen`) is looked at here: its
+ * words do not change while generation and LIVE stay. Whoever goes up while the connection's direction is the tier's, or
  * is about to be, takes the flags away: so a set MOVED says that nothing of this direction is in a ring.
  */
 static __always_inline int turn(__u64 *word, __u64 seen, int reply, int can, struct tier_cpu *cpu)
@@ -502,88 +487,98 @@ static __always_inline int turn(__u64 *word, __u64 seen, int reply, int can, str
 	return V_HELD;
 }
 
+/* The flow is not known: the core's if it is for a service. */
+static __always_inline int judge_unknown(struct service_key *svc, const struct head *h, __u32 ports)
+{
+	return is_service(svc, h->proto, bpf_htons(ports & 0xffff)) ? V_UP : V_OTHERS;
+}
+
 static __always_inline int judge_flow_v4(void *ctx, const int face, __u32 frame, __u32 gso, struct plan *p, struct tier_cpu *cpu)
 {
-	struct found f = {};
+	union headers x = {};
+	struct read_v4 r = {};
+	struct found f;
 	struct head h;
 	struct key_v4 k;
-	__u8 ip[28];
-	__u64 pair, word, *w;
+	__u32 ports;
+	__u64 pair, *w;
 	int can;
 
-	if (!plain_v4(ctx, face, frame, &h, ip) || !plain_transport(ctx, face, &h, ip + 20))
+	if (!plain_v4(ctx, face, frame, &h, &x))
 		return V_NONE;
-	k.w[0] = be64(ip + 12);
-	k.w[1] = key_ports(h.sport, h.dport, h.proto);
-	pair = find_v4(&k);
+	ports = bpf_ntohl(x.d[(V4_AT + 20) / 4]);
+	k.w[0] = __builtin_bswap64(x.w[(V4_AT + 12) / 8]);
+	k.w[1] = (__u64)ports << 32 | h.proto;
+	pair = read_v4(&k, &r);
 	if (!pair) {
 		struct service_key svc = { .family = FAMILY_V4 };
 
-		__builtin_memcpy(svc.addr, ip + 16, 4);
-		return is_service(&svc, h.proto, bpf_htons(h.dport)) ? V_UP : V_OTHERS;
+		svc.addr[0] = x.d[(V4_AT + 16) / 4];
+		return judge_unknown(&svc, &h, ports);
 	}
 	p->slot = pair & LVSD_SLOT_MASK;
 	p->reply = !!(pair & LVSD_PAIR_OUT);
 	p->v6 = 0;
-	if (!read_v4(p, &f))
-		return V_UP;
+	p->addr[0] = 0;
+	p->addr[1] = p->reply ? (__u32)r.w[1] : r.w[3] >> 32;
+	f.word = r.w[0];
+	f.ports = r.w[2];
+	f.dest = r.w[3];
+	f.seen = r.w[4];
+	f.route = r.w[5];
 	can = can_forward(p, &h, &f, gso, k.w[0] >> 32, 0);
-	if (gso && !is_partial(ctx, face, &h, halves(k.w[0]) + halves(k.w[0] >> 32)))
+	if (gso && !is_partial(&h, halves(k.w[0]) + halves(k.w[0] >> 32)))
 		can = 0;
-	barrier();
 	w = entry_word(p, 0, 0);
-	if (!w)
-		return V_UP;
-	/* that the slot is still this flow's */
-	if (can && entry_matches_v4(pair, &k) == 0)
-		return V_UP;
-	word = f.word;
-	return turn(w, word, p->reply, can, cpu);
+	return w ? turn(w, f.word, p->reply, can, cpu) : V_UP;
 }
 
 static __always_inline int judge_flow_v6(void *ctx, const int face, __u32 frame, __u32 gso, struct plan *p, struct tier_cpu *cpu)
 {
-	struct found f = {};
+	union headers x = {};
+	struct read_v6 r = {};
+	struct found f;
 	struct head h;
 	struct key_v6 k;
-	__u8 ip[48];
+	__u32 ports;
 	__u64 pair, *w;
 	int can;
 
-	if (!plain_v6(ctx, face, frame, &h, ip) || !plain_transport(ctx, face, &h, ip + 40))
+	if (!plain_v6(ctx, face, frame, &h, &x))
 		return V_NONE;
+	ports = bpf_ntohl(x.d[(V6_AT + 40) / 4]);
 #pragma unroll
 	for (int i = 0; i < 4; i++)
-		k.w[i] = be64(ip + 8 + 8 * i);
-	k.w[4] = key_ports(h.sport, h.dport, h.proto);
-	pair = find_v6(&k);
+		k.w[i] = __builtin_bswap64(x.w[(V6_AT + 8) / 8 + i]);
+	k.w[4] = (__u64)ports << 32 | h.proto;
+	pair = read_v6(&k, &r);
 	if (!pair) {
 		struct service_key svc = { .family = FAMILY_V6 };
 
-		__builtin_memcpy(svc.addr, ip + 24, 16);
-		return is_service(&svc, h.proto, bpf_htons(h.dport)) ? V_UP : V_OTHERS;
+		__builtin_memcpy(svc.addr, x.b + V6_AT + 24, 16);
+		return judge_unknown(&svc, &h, ports);
 	}
 	p->slot = pair & LVSD_SLOT_MASK;
 	p->reply = !!(pair & LVSD_PAIR_OUT);
 	p->v6 = 1;
-	if (!read_v6(p, &f))
-		return V_UP;
+	p->addr[0] = p->reply ? r.w[3] : r.w[5];
+	p->addr[1] = p->reply ? r.w[4] : r.w[6];
+	f.word = r.w[0];
+	f.ports = r.w[7];
+	f.dest = r.w[8];
+	f.seen = r.w[9];
+	f.route = r.w[10];
 	can = can_forward(p, &h, &f, gso, k.w[1], k.w[0]);
 	if (gso) {
 		__u32 sum = 0;
 
 		for (int i = 0; i < 4; i++)
 			sum += halves(k.w[i]) + halves(k.w[i] >> 32);
-		if (!is_partial(ctx, face, &h, sum))
+		if (!is_partial(&h, sum))
 			can = 0;
 	}
-	barrier();
 	w = entry_word(p, 0, 0);
-	if (!w)
-		return V_UP;
-	if (can && entry_matches_v6(pair, &k) == 0)
-		return V_UP;
-	return turn(w, f.word, p->reply, can, cpu);
+	return w ? turn(w, f.word, p->reply, can, cpu) : V_UP;
 }
 
 /* Notes when the connection was seen. */
