@@ -417,7 +417,7 @@ mod tests {
                 "realserver decap --dev IF [--off] [--pin-dir DIR]",
             ]
         );
-        assert!(subs[6].doc.contains(DEFAULT_PIN_DIR), "{}", subs[6].doc);
+        assert!(subs[7].doc.contains(DEFAULT_PIN_DIR), "{}", subs[7].doc);
         assert!(subs.iter().all(|s| s.doc.len() > 5));
     }
 }

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use aya::programs::links::FdLink;
 use aya::programs::tc::{
@@ -49,6 +50,35 @@ impl Ingress {
     }
 }
 
+/// The tier's program at the ingress hook, as far as the kernel keeps names.
+const TIER: &str = "lvsd_tier_ingre";
+/// How long links of a killed process may take to go.
+const LINGER: Duration = Duration::from_secs(1);
+const LOOK: Duration = Duration::from_millis(10);
+
+/// Whether the data plane of another lvsd, which has ended, is on the interface: it would go on dropping what it takes for its own.
+fn wait_for_others(tables: &BpfTables, name: &str, index: u32) -> Result<(), SetupError> {
+    let own = tables.plane().and_then(|plane| plane.link(index, INGRESS)?.info().ok());
+    let own = own.map(|link| link.program_id());
+    let others = || {
+        // a kernel without tcx has none
+        let (_, list) = SchedClassifier::query_tcx(name, TcAttachType::Ingress).unwrap_or_default();
+        list.iter().any(|p| p.name_as_str() == Some(TIER) && Some(p.id()) != own)
+    };
+    let since = Instant::now();
+    while others() {
+        if since.elapsed() > LINGER {
+            return Err(SetupError::Busy(
+                format!("interface {name}"),
+                "the data plane of another lvsd is attached, which has ended; 'lvsctl datapath off' with that one's --socket or \
+                 --pin-dir removes it",
+            ));
+        }
+        std::thread::sleep(LOOK);
+    }
+    Ok(())
+}
+
 /// Where our filters stand at a clsact qdisc. Nobody else should be at this place, so a filter that is there is that of another lvsd, which
 /// has ended: it is replaced, and the stack sees nothing meanwhile.
 const PRIORITY: u16 = 1;
@@ -92,6 +122,7 @@ impl Attachment {
             qdisc,
         };
         if hook != Hook::Clsact {
+            wait_for_others(tables, name, index)?;
             match make(true) {
                 Ok(links) => return Ok(attachment(true, links, None)),
                 Err(e) if hook == Hook::Auto && without_tcx(&e) => {}

@@ -14,7 +14,7 @@ use crate::lab::{Family, Lab, Mode};
 use crate::netns::Netns;
 use crate::probe;
 use crate::servers::{Service, TcpServer, UdpEcho};
-use crate::wait::{secs, until};
+use crate::wait::{secs, until, within};
 
 const PORT: u16 = 7;
 /// Time between two exchanges of a connection under kills.
@@ -270,6 +270,21 @@ fn another_layout_begins_anew() {
     }
 }
 
+/// Another daemon (with another socket) does not start beside what one has left: that would drop its clients' packets.
+#[test]
+fn a_data_plane_that_is_left_keeps_others_off() {
+    let Some(mut site) = Site::new(Mode::Nat) else { return };
+    site.take().kill();
+    let (dev, dir) = (site.lab.director_devs()[0], &site.lab.dir);
+    let mut command = site.lab.director.command(probe::lvsd());
+    command.args(["--datapath", "tc", "--pin-dir", "none", "--interface", dev]);
+    command.arg("--socket").arg(dir.join("other.sock")).arg("--state-file").arg(dir.join("other.state"));
+    let out = command.output().expect("lvsd starts");
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(!out.status.success() && said.contains("data plane of another lvsd is attached"), "{said}");
+    assert!(said.contains(dev) && said.contains("lvsctl datapath off"), "{said}");
+}
+
 /// The rings alone leave nothing in the kernel, also not what a tier left there.
 #[test]
 fn rings_alone_remove_a_tier() {
@@ -436,6 +451,7 @@ fn upgrades_under_load() {
     let first = site.take();
     let (socket, client) = (first.socket().to_path_buf(), &site.lab.client);
     let mut pids = vec![first.pid()];
+    let mut orphans: Vec<Orphan> = Vec::new();
     let unserved = first.counter("tier_unserved");
     std::thread::scope(|s| {
         let load = &load;
@@ -454,7 +470,9 @@ fn upgrades_under_load() {
                 let said = String::from_utf8_lossy(&[out.stdout, out.stderr].concat()).into_owned();
                 assert!(out.status.success(), "upgrade {round}: {said}\n{}", first.log());
                 let pid = said.split_whitespace().nth(3).and_then(|p| p.parse().ok());
-                pids.push(pid.unwrap_or_else(|| panic!("no process id in {said}")));
+                let pid = pid.unwrap_or_else(|| panic!("no process id in {said}"));
+                orphans.push(Orphan(pid));
+                pids.push(pid);
                 assert!(
                     !load.has_complaints(),
                     "upgrade {round}: {:?}\n{}\n{}",
@@ -470,7 +488,6 @@ fn upgrades_under_load() {
         }
     });
     let wrong = load.wrong.into_inner().expect("no panic");
-    let last = Orphan(*pids.last().expect("the last one"));
     assert!(wrong.is_empty(), "{wrong:?}\n{}", first.log());
     pids.dedup();
     assert_eq!(pids.len(), 4, "each time another process: {pids:?}");
@@ -478,7 +495,7 @@ fn upgrades_under_load() {
         assert_eq!(first.counter("tier_unserved"), unserved, "packets for a ring that was not there");
     }
     let text = first.ctl_ok("status");
-    assert!(text.contains(&format!("process {}", last.0)), "{text}");
+    assert!(text.contains(&format!("process {}", pids[3])), "{text}");
     for vip in vips {
         assert!(first.servers(&format!("-t {vip}")).len() == 3);
     }
@@ -491,9 +508,9 @@ impl Drop for Orphan {
     fn drop(&mut self) {
         if let Some(pid) = rustix::process::Pid::from_raw(self.0 as i32) {
             let _ = rustix::process::kill_process(pid, rustix::process::Signal::KILL);
-            until("the last daemon has ended", secs(30), || {
-                rustix::process::test_kill_process(pid).is_err().then_some(())
-            });
+            let gone = || rustix::process::test_kill_process(pid).is_err().then_some(());
+            let ended = within(secs(30), gone).is_some();
+            assert!(ended || std::thread::panicking(), "process {} does not end", self.0);
         }
     }
 }
