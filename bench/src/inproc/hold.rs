@@ -47,6 +47,8 @@ pub(crate) fn run(o: &Options) -> Result<Value, Failure> {
         director.routes.add_port(port, name)?;
     }
     rig::furnish(director, now())?;
+    // each part is half-open at first, which is all of a small table
+    director.sysctls.set("half_open_percent", "0").map_err(|e| format!("half_open_percent: {e:?}"))?;
     let mut worker = Worker::new(director.clone(), 0);
     worker.tick(now());
     // a part at a time, so that this list is no larger with many connections than with few
