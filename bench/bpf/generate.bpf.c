@@ -1,30 +1,31 @@
 /* SPDX-License-Identifier: GPL-2.0 */
 /*
- * Fills a 60-byte UDP frame, or a TCP segment of that length, and sends it out of an interface. Driven by BPF_PROG_TEST_RUN with live frames, whose pages
- * come back with whatever the last receiver wrote, so the whole frame is written each time.
+ * Writes the headers of a UDP frame, or of a TCP segment, and sends it out of an interface. Driven by BPF_PROG_TEST_RUN with live
+ * frames, whose pages come back with whatever the last receiver wrote into the headers, so these are written each time.
  *
- * Flow f has source port 1024 + f % 50000 and source address base + f / 50000.
+ * Flow f has source port 1024 + f % 50000, and base + f / 50000 as (the last 32 bits of) its source address.
  *
- * With a rate, frames are due at even distances. Who was kept from sending for longer than BURST frames take does not make
+ * With a rate, frames are due at even distances. Who was kept from sending for longer than `burst` frames take does not make
  * up for it: a burst would measure somebody's queue.
  */
 #include <linux/bpf.h>
 #include <bpf/bpf_endian.h>
 #include <bpf/bpf_helpers.h>
 
-#define WORDS 15
+#define WORDS 15 /* of IPv4; of IPv6 one more */
 #define PORTS 50000
-#define BURST 256
 
-const volatile __u32 frame[WORDS]; /* source address and port, and both checksums, are filled in here */
+const volatile __u32 frame[WORDS + 1]; /* source address and port, and checksums, are filled in here */
+const volatile __u32 v6;
 const volatile __u32 ip_sum;       /* of the header without source address and checksum, host order */
 const volatile __u32 l4_sum;       /* of pseudo-header, header and data without source address, port and checksum */
 const volatile __u32 tcp;          /* 1: TCP, whose checksum is elsewhere */
-const volatile __u32 source;       /* host order */
+const volatile __u32 source;       /* its last 32 bits, host order */
 const volatile __u32 flows = 1;
 const volatile __u32 ifindex;
 const volatile __u64 limit; /* frames; 0: none */
 const volatile __u64 rate;  /* frames a second; 0: as many as go */
+const volatile __u64 burst = 256;
 
 struct state {
 	__u64 sent;
@@ -48,6 +49,11 @@ static __always_inline __u16 finish(__u32 sum)
 	return ~sum;
 }
 
+static __always_inline void put(__u8 *at, __u32 value)
+{
+	*(__be16 *)at = bpf_htons(value);
+}
+
 SEC("xdp")
 int generate(struct xdp_md *ctx)
 {
@@ -68,7 +74,7 @@ int generate(struct xdp_md *ctx)
 		due = s->before + (now - s->start) / 1000 * rate / 1000000;
 		if (s->sent > due)
 			return XDP_DROP;
-		if (due - s->sent > BURST) {
+		if (due - s->sent > burst) {
 			s->start = now;
 			s->before = s->sent;
 		}
@@ -85,15 +91,26 @@ int generate(struct xdp_md *ctx)
 	for (int i = 0; i < WORDS; i++)
 		out[i] = frame[i];
 	sum = (address >> 16) + (address & 0xffff);
-	*(__be16 *)(bytes + 24) = bpf_htons(finish(ip_sum + sum));
-	*(__be16 *)(bytes + 26) = bpf_htons(address >> 16);
-	*(__be16 *)(bytes + 28) = bpf_htons(address);
-	*(__be16 *)(bytes + 34) = bpf_htons(port);
+	if (v6) {
+		if (data + (WORDS + 1) * 4 > end)
+			return XDP_ABORTED;
+		out[WORDS] = frame[WORDS];
+		put(bytes + 34, address >> 16);
+		put(bytes + 36, address);
+		put(bytes + 54, port);
+		sum = finish(l4_sum + sum + port);
+		put(bytes + 60, sum ? sum : 0xffff);
+		return bpf_redirect(ifindex, 0);
+	}
+	put(bytes + 24, finish(ip_sum + sum));
+	put(bytes + 26, address >> 16);
+	put(bytes + 28, address);
+	put(bytes + 34, port);
 	sum = finish(l4_sum + sum + port);
 	if (tcp)
-		*(__be16 *)(bytes + 50) = bpf_htons(sum);
+		put(bytes + 50, sum);
 	else
-		*(__be16 *)(bytes + 40) = bpf_htons(sum ? sum : 0xffff);
+		put(bytes + 40, sum ? sum : 0xffff);
 	return bpf_redirect(ifindex, 0);
 }
 

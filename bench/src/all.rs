@@ -27,41 +27,49 @@ struct Measurement {
     run: fn(&Plan) -> Result<Vec<Row>, Failure>,
     /// Made only where the daemon has these rings.
     needs: Option<Datapath>,
+    /// Too long for a hurry.
+    long: bool,
 }
 
 const AFXDP: Option<Datapath> = Some(Datapath::Afxdp);
 const TC: Option<Datapath> = Some(Datapath::Tc);
+const XDP: Option<Datapath> = Some(Datapath::Xdp);
 
 #[rustfmt::skip]
 const MEASUREMENTS: &[Measurement] = &[
-    Measurement { rows: &[("core.nat.hit.1m", "ns/packet", Bar::AtMost(120.0))], run: inproc::hit, needs: None },
-    Measurement { rows: &[("table.structured/random", "ratio", Bar::AtMost(1.2))], run: inproc::lookups, needs: None },
-    Measurement { rows: &[("mem.v4.1m", "bytes", Bar::AtMost(128.0))], run: inproc::memory, needs: None },
+    Measurement { rows: &[("core.nat.hit.1m", "ns/packet", Bar::AtMost(120.0))], run: inproc::hit, needs: None, long: false },
+    Measurement { rows: &[("table.structured/random", "ratio", Bar::AtMost(1.2))], run: inproc::lookups, needs: None, long: false },
+    Measurement { rows: &[("mem.v4.1m", "bytes", Bar::AtMost(128.0))], run: inproc::memory, needs: None, long: false },
     Measurement {
         rows: &[("maglev.65537", "ms", Bar::AtMost(1.8)), ("maglev.655373", "ms", Bar::AtMost(22.9))],
-        run: inproc::maglev, needs: None,
+        run: inproc::maglev, needs: None, long: false,
     },
     Measurement {
         rows: &[("tick.max", "us", Bar::AtMost(200.0)), ("expire.batch.p999", "ratio", Bar::AtMost(1.5))],
-        run: inproc::scale, needs: None,
+        run: inproc::scale, needs: None, long: false,
     },
-    Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afpacket, needs: None },
-    Measurement { rows: &[("rings.afxdp.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afxdp, needs: AFXDP },
-    Measurement { rows: &[("tier.tc.nat.30k/nft", "ratio", Bar::AtLeast(1.3))], run: net::rings::tc, needs: TC },
-    Measurement { rows: &[("newconn/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afpacket, needs: None },
-    Measurement { rows: &[("newconn.afxdp/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afxdp, needs: AFXDP },
-    Measurement { rows: &[("flood.good", "share", Bar::AtLeast(0.999))], run: net::flood::afpacket, needs: None },
-    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk::afpacket, needs: None },
-    Measurement { rows: &[("bulk.afxdp/nft", "ratio", Bar::AtLeast(0.1))], run: net::bulk::afxdp, needs: AFXDP },
-    Measurement { rows: &[("bulk.tier/nft", "ratio", Bar::AtLeast(0.9))], run: net::bulk::tc, needs: TC },
-    Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt::afpacket, needs: None },
-    Measurement { rows: &[("rtt.afxdp.added", "us", Bar::AtMost(30.0))], run: net::rtt::afxdp, needs: AFXDP },
-    Measurement { rows: &[("rtt.tier.added", "us", Bar::AtMost(5.0))], run: net::rtt::tc, needs: TC },
+    Measurement { rows: &[("rings.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afpacket, needs: None, long: false },
+    Measurement { rows: &[("rings.afxdp.nat.30k/bare", "ratio", Bar::AtLeast(0.8))], run: net::rings::afxdp, needs: AFXDP, long: false },
+    Measurement { rows: &[("tier.tc.nat.30k/nft", "ratio", Bar::AtLeast(1.3))], run: net::rings::tc, needs: TC, long: false },
+    Measurement { rows: &[("tier.nat.30k/nft", "ratio", Bar::AtLeast(2.5))], run: net::rings::xdp, needs: XDP, long: false },
+    Measurement { rows: &[("tier.dr.30k/redirect", "ratio", Bar::AtLeast(0.5))], run: net::rings::redirect, needs: XDP, long: false },
+    Measurement { rows: &[("tier.nat.1m/30k", "ratio", Bar::AtLeast(0.65))], run: net::rings::million, needs: XDP, long: false },
+    Measurement { rows: &[("tier.nat.10m/30k", "ratio", Bar::AtLeast(0.5))], run: net::rings::ten_million, needs: XDP, long: true },
+    Measurement { rows: &[("newconn/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afpacket, needs: None, long: false },
+    Measurement { rows: &[("newconn.afxdp/nft", "ratio", Bar::AtLeast(1.0))], run: net::newconn::afxdp, needs: AFXDP, long: false },
+    Measurement { rows: &[("flood.good", "share", Bar::AtLeast(0.999))], run: net::flood::afpacket, needs: None, long: false },
+    Measurement { rows: &[("bulk.rings/nft", "ratio", Bar::AtLeast(0.5))], run: net::bulk::afpacket, needs: None, long: false },
+    Measurement { rows: &[("bulk.afxdp/nft", "ratio", Bar::AtLeast(0.1))], run: net::bulk::afxdp, needs: AFXDP, long: false },
+    Measurement { rows: &[("bulk.tier/nft", "ratio", Bar::AtLeast(0.9))], run: net::bulk::tc, needs: TC, long: false },
+    Measurement { rows: &[("rtt.rings.added", "us", Bar::AtMost(30.0))], run: net::rtt::afpacket, needs: None, long: false },
+    Measurement { rows: &[("rtt.afxdp.added", "us", Bar::AtMost(30.0))], run: net::rtt::afxdp, needs: AFXDP, long: false },
+    Measurement { rows: &[("rtt.tier.added", "us", Bar::AtMost(5.0))], run: net::rtt::tc, needs: TC, long: false },
 ];
 
 impl Measurement {
-    fn wanted(&self, only: &[String]) -> bool {
-        only.is_empty() || self.rows.iter().any(|(id, ..)| only.iter().any(|o| id.starts_with(o.as_str())))
+    fn wanted(&self, only: &[String], quick: bool) -> bool {
+        only.is_empty() && !(self.long && quick)
+            || self.rows.iter().any(|(id, ..)| only.iter().any(|o| id.starts_with(o.as_str())))
     }
 
     /// Why it is left out, if it is.
@@ -79,7 +87,7 @@ impl Measurement {
             Ok(rows) => rows,
             Err(e) => {
                 let e = e.to_string();
-                self.rows.iter().map(|(id, unit, bar)| Row::failed(id, unit, *bar, &e)).collect()
+                self.rows.iter().map(|(id, unit, bar)| Row::failed(*id, unit, *bar, &e)).collect()
             }
         };
         let machine = before.and_then(|b| Ok(Usage::now()?.since(&b).json())).unwrap_or_default();
@@ -98,7 +106,7 @@ pub(crate) fn run(o: &Options) -> ExitCode {
     let plan = Plan { quick: o.quick };
     let mut all = Vec::new();
     let mut wanted = 0;
-    for m in MEASUREMENTS.iter().filter(|m| m.wanted(&o.only)) {
+    for m in MEASUREMENTS.iter().filter(|m| m.wanted(&o.only, o.quick)) {
         wanted += 1;
         match m.missing() {
             Ok(None) => {}

@@ -1,4 +1,4 @@
-//! What the rings can do with no logic in them: the yardstick for `rings.*` rows.
+//! What the rings can do with no logic in them: the yardstick for `rings.*` rows; and what XDP can do, for `tier.dr.*`.
 //!
 //! The port is lvsd's own, with the same BPF classifier at socket and ingress hook and the same look-up of one service in it.
 //! The handler writes the two MAC addresses and nothing else.
@@ -8,6 +8,9 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use aya::EbpfLoader;
+use aya::programs::Xdp;
+use aya::programs::xdp::XdpMode;
 use lvsd::conn::Config;
 use lvsd::engine::{Frame, FrameHandler, Out, Verdict};
 use lvsd::io::afpacket::{self, AfPacketConfig, QueueStats};
@@ -16,6 +19,7 @@ use lvsd::io::rings::Running;
 use lvsd::io::{BpfTables, TableShape};
 use lvsd::route::PortId;
 use lvsd::time::Now;
+use rustix::net::{AddressFamily, SocketType, netdevice, socket};
 
 use crate::{Datapath, Mac, attached};
 
@@ -73,21 +77,47 @@ impl FrameHandler for Switch {
     }
 }
 
+static REDIRECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/redirect.bpf.o"));
+
+/// Redirects whatever IP packet comes in, at XDP.
+fn redirect(o: &Options, bytes: &[u8; 12]) -> Result<serde_json::Value, Box<dyn Error>> {
+    let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
+    let ifindex = netdevice::name_to_index(&any, &o.output)?;
+    let mut macs = [0u16; 6];
+    for (word, pair) in macs.iter_mut().zip(bytes.chunks_exact(2)) {
+        *word = u16::from_ne_bytes([pair[0], pair[1]]);
+    }
+    let mut ebpf = EbpfLoader::new()
+        .override_global("macs", &macs, true)
+        .override_global("ifindex", &ifindex, true)
+        .load(REDIRECT)?;
+    let program: &mut Xdp = ebpf.program_mut("redirect").ok_or("no program in the object")?.try_into()?;
+    program.load()?;
+    program.attach(&o.input, XdpMode::Driver)?;
+    std::thread::sleep(Duration::from_secs(o.seconds));
+    Ok(serde_json::json!({ "input": o.input, "output": o.output }))
+}
+
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     attached::none([o.input.as_str(), o.output.as_str()])?;
+    let mut macs = [0; 12];
+    macs[..6].copy_from_slice(&o.dst_mac.0);
+    macs[6..].copy_from_slice(&o.src_mac.0);
+    if o.datapath == Datapath::Xdp {
+        return redirect(o, &macs);
+    }
     let config = Config { max_v4: 1000, max_v6: 1000, hash_key: [1, 2], shards: 1 };
     let tables = Arc::new(BpfTables::create(TableShape::of(&config), 0x1bad_babe)?);
     tables.service_added(o.address.into(), o.protocol, o.address.into(), o.port);
     let interfaces = vec![(PortId(0), o.input.clone()), (PortId(1), o.output.clone())];
-    let mut macs = [0; 12];
-    macs[..6].copy_from_slice(&o.dst_mac.0);
-    macs[6..].copy_from_slice(&o.src_mac.0);
     let make = |_| -> Box<dyn FrameHandler + Send> { Box::new(Switch { macs }) };
     let running: Box<dyn Running> = match o.datapath {
         Datapath::Afpacket => {
             Box::new(afpacket::start(AfPacketConfig::new(interfaces, o.workers), &tables, || Ok(make))?)
         }
-        Datapath::Tc => return Err("--datapath tc: a bare forwarder is for rings".into()),
+        Datapath::Tc | Datapath::Xdp => {
+            return Err(format!("--datapath {}: there is no bare forwarder for it", o.datapath).into());
+        }
         Datapath::Afxdp => {
             Box::new(afxdp::start(AfXdpConfig::new(interfaces, o.workers), &tables, || Ok(make))?)
         }

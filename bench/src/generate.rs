@@ -1,7 +1,7 @@
 //! A generator without hardware: live frames of `BPF_PROG_TEST_RUN`, redirected out of an interface.
 
 use std::error::Error;
-use std::net::Ipv4Addr;
+use std::net::IpAddr;
 use std::time::{Duration, Instant};
 
 use aya::EbpfLoader;
@@ -13,12 +13,16 @@ use crate::{Mac, attached};
 
 static OBJECT: &[u8] = aya::include_bytes_aligned!(concat!(env!("OUT_DIR"), "/generate.bpf.o"));
 
-/// Bytes of each frame, without frame check sequence.
-const FRAME: usize = 60;
+/// Bytes of the shortest frame of IPv4, without frame check sequence.
+const SHORTEST: usize = 60;
+/// Bytes that the program writes, of IPv4 and of IPv6: headers, and what is left of the word.
+const HEADERS: [usize; 2] = [60, 64];
 /// Frames in one bulk redirect.
 const BATCH: u32 = 64;
 /// Frames in one system call. Each call sets up and waits for a page pool, so few large ones are far faster.
 const REPEAT: u32 = 1 << 19;
+/// The same where a rate is kept for a time: most runs of the program are spent waiting, 30 ns each or so.
+const PACED: u32 = 1 << 22;
 
 /// What the program keeps: frames sent; two words of its own; when it sent the first and the last frame (nanoseconds of the
 /// monotonic clock; the last only with a rate or a count).
@@ -35,12 +39,15 @@ pub(crate) struct Options {
     /// Source MAC address
     #[arg(long)]
     src_mac: Mac,
-    /// First source address
-    #[arg(long, default_value = "198.18.0.1")]
-    src: Ipv4Addr,
+    /// First source address [default: 198.18.0.1 or 2001:2::1]
+    #[arg(long)]
+    src: Option<IpAddr>,
     /// Destination address
     #[arg(long)]
-    dst: Ipv4Addr,
+    dst: IpAddr,
+    /// Bytes of a frame without frame check sequence; IPv6 has 64 at least
+    #[arg(long, default_value_t = SHORTEST as u32, value_parser = clap::value_parser!(u32).range(SHORTEST as i64..=1514))]
+    size: u32,
     /// Destination port
     #[arg(long, default_value_t = 53)]
     port: u16,
@@ -59,6 +66,9 @@ pub(crate) struct Options {
     /// Frames a second; 0: as many as go
     #[arg(long, default_value_t = 0)]
     rate: u64,
+    /// Frames of a rate that may be sent late, one after the other, by who was kept from sending
+    #[arg(long, default_value_t = 256)]
+    burst: u64,
 }
 
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
@@ -66,22 +76,24 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let any = socket(AddressFamily::INET, SocketType::DGRAM, None)?;
     let ifindex = netdevice::name_to_index(&any, &o.interface)
         .map_err(|_| format!("interface {}: there is no such interface", o.interface))?;
-    let (frame, ip_sum, l4_sum) = template(o);
-    let mut words = [0u32; FRAME / 4];
+    let Template { frame, ip_sum, l4_sum, source } = template(o)?;
+    let v6 = o.dst.is_ipv6();
+    let mut words = [0u32; HEADERS[1] / 4];
     for (word, bytes) in words.iter_mut().zip(frame.chunks_exact(4)) {
         *word = u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]);
     }
-    let source = u32::from(o.src);
     let mut ebpf = EbpfLoader::new()
         .override_global("frame", &words, true)
         .override_global("ip_sum", &ip_sum, true)
         .override_global("l4_sum", &l4_sum, true)
+        .override_global("v6", &u32::from(v6), true)
         .override_global("tcp", &u32::from(o.syn), true)
         .override_global("source", &source, true)
         .override_global("flows", &o.flows, true)
         .override_global("ifindex", &ifindex, true)
         .override_global("limit", &o.count, true)
         .override_global("rate", &o.rate, true)
+        .override_global("burst", &o.burst, true)
         .load(OBJECT)?;
     let program: &mut Xdp = ebpf.program_mut("generate").ok_or("no program in the object")?.try_into()?;
     program.load()?;
@@ -89,8 +101,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let state: Array<_, State> = Array::try_from(ebpf.map("state").ok_or("no map in the object")?)?;
     let sent = || state.get(&0, 0).map(|[sent, ..]| sent);
 
-    // with a rate most runs are spent waiting, so a call must be short enough to notice the end of the time
-    let repeat = if o.rate == 0 || o.count > 0 { REPEAT } else { REPEAT / 8 };
+    let repeat = if o.rate == 0 || o.count > 0 { REPEAT } else { PACED };
     let start = Instant::now();
     while start.elapsed() < Duration::from_secs(o.seconds) && (o.count == 0 || sent()? < o.count) {
         program.test_run(TestRunOptions {
@@ -110,31 +121,67 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     }))
 }
 
-/// The frame without what differs between flows, and the sums of its IP header and of what UDP's or TCP's checksum covers.
-fn template(o: &Options) -> ([u8; FRAME], u32, u32) {
-    let mut f = [0u8; FRAME];
+/// The frame without what differs between flows; the sums of its IPv4 header and of what UDP's or TCP's checksum covers; and the
+/// last 32 bits of the first source address.
+struct Template {
+    frame: Vec<u8>,
+    ip_sum: u32,
+    l4_sum: u32,
+    source: u32,
+}
+
+fn template(o: &Options) -> Result<Template, Box<dyn Error>> {
+    let v6 = o.dst.is_ipv6();
+    let mut f = vec![0u8; (o.size as usize).max(HEADERS[usize::from(v6)])];
+    let l4 = if v6 { 54 } else { 34 };
+    let l4_len = (f.len() - l4) as u16;
+    let proto = if o.syn { 6 } else { 17 };
     f[..6].copy_from_slice(&o.dst_mac.0);
     f[6..12].copy_from_slice(&o.src_mac.0);
-    f[12..14].copy_from_slice(&[8, 0]);
-    let (ip_len, l4_len) = ((FRAME - 14) as u16, (FRAME - 34) as u16);
-    let proto = if o.syn { 6 } else { 17 };
-    f[14] = 0x45;
-    f[16..18].copy_from_slice(&ip_len.to_be_bytes());
-    f[22..24].copy_from_slice(&[64, proto]);
-    f[30..34].copy_from_slice(&o.dst.octets());
-    f[36..38].copy_from_slice(&o.port.to_be_bytes());
+    // pseudo-header: addresses, protocol, length
+    let mut l4_sum = u32::from(proto) + u32::from(l4_len);
+    let default = if v6 { "2001:2::1" } else { "198.18.0.1" }.parse()?;
+    let source = match (o.src.unwrap_or(default), o.dst) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => {
+            f[12..14].copy_from_slice(&[8, 0]);
+            f[14] = 0x45;
+            f[16..18].copy_from_slice(&(20 + l4_len).to_be_bytes());
+            f[22..24].copy_from_slice(&[64, proto]);
+            f[30..34].copy_from_slice(&dst.octets());
+            l4_sum += sum(&dst.octets());
+            u32::from(src)
+        }
+        (IpAddr::V6(src), IpAddr::V6(dst)) => {
+            f[12..15].copy_from_slice(&[0x86, 0xdd, 0x60]);
+            f[18..20].copy_from_slice(&l4_len.to_be_bytes());
+            f[20..22].copy_from_slice(&[proto, 64]);
+            let [src @ .., a, b, c, d] = src.octets();
+            f[22..34].copy_from_slice(&src);
+            f[38..54].copy_from_slice(&dst.octets());
+            l4_sum += sum(&src) + sum(&dst.octets());
+            u32::from_be_bytes([a, b, c, d])
+        }
+        _ => return Err("--src and --dst are of different families".into()),
+    };
+    f[l4 + 2..l4 + 4].copy_from_slice(&o.port.to_be_bytes());
     if o.syn {
-        // sequence number 1, header of 20 bytes, SYN, a window; 6 bytes of data
+        if v6 {
+            return Err("--syn is for IPv4 only".into());
+        }
+        // sequence number 1, header of 20 bytes, SYN, a window; the rest is data
         f[41] = 1;
         f[46..50].copy_from_slice(&[0x50, 2, 0xff, 0xff]);
     } else {
-        f[38..40].copy_from_slice(&l4_len.to_be_bytes());
-        f[42..].copy_from_slice(b"lvsd bench payload");
+        f[l4 + 4..l4 + 6].copy_from_slice(&l4_len.to_be_bytes());
+        f[l4 + 8..].iter_mut().zip(b"lvsd bench payload".iter().cycle()).for_each(|(to, byte)| *to = *byte);
     }
-    let ip = sum(&f[14..34]);
-    // pseudo-header: addresses, protocol, length
-    let l4 = sum(&f[30..34]) + u32::from(proto) + u32::from(l4_len) + sum(&f[34..]);
-    (f, ip, l4)
+    let ip_sum = if v6 { 0 } else { sum(&f[14..34]) };
+    l4_sum += sum(&f[l4..]);
+    // long frames: small enough again for the program to add to
+    while l4_sum >> 16 != 0 {
+        l4_sum = (l4_sum & 0xffff) + (l4_sum >> 16);
+    }
+    Ok(Template { frame: f, ip_sum, l4_sum, source })
 }
 
 /// Sum of big-endian 16-bit words.

@@ -20,7 +20,7 @@ use clap::Parser;
 #[derive(Parser)]
 #[command(name = "lvsd-bench")]
 enum Command {
-    /// Sends 60-byte UDP frames of many flows out of an interface, as fast as one processor can or at a given rate.
+    /// Sends UDP frames of many flows out of an interface, as fast as one processor can or at a given rate.
     Generate(generate::Options),
     /// Forwards frames from one interface to another by the same rings and the same classifier as lvsd's, with no logic.
     Bare(bare::Options),
@@ -64,6 +64,7 @@ enum Datapath {
     Afpacket,
     Afxdp,
     Tc,
+    Xdp,
 }
 
 impl std::fmt::Display for Datapath {
@@ -72,6 +73,7 @@ impl std::fmt::Display for Datapath {
             Datapath::Afpacket => "afpacket",
             Datapath::Afxdp => "afxdp",
             Datapath::Tc => "tc",
+            Datapath::Xdp => "xdp",
         })
     }
 }

@@ -8,19 +8,31 @@ use serde_json::{Value, json};
 pub(crate) enum Bar {
     AtLeast(f64),
     AtMost(f64),
+    /// Nothing: the value is there to look at.
+    Nothing,
 }
 
 impl Bar {
-    fn limit(self) -> f64 {
+    fn limit(self) -> Option<f64> {
         match self {
-            Bar::AtLeast(x) | Bar::AtMost(x) => x,
+            Bar::AtLeast(x) | Bar::AtMost(x) => Some(x),
+            Bar::Nothing => None,
         }
     }
 
-    fn met(self, value: f64) -> bool {
+    fn met(self, value: f64) -> Option<bool> {
         match self {
-            Bar::AtLeast(x) => value >= x,
-            Bar::AtMost(x) => value <= x,
+            Bar::AtLeast(x) => Some(value >= x),
+            Bar::AtMost(x) => Some(value <= x),
+            Bar::Nothing => None,
+        }
+    }
+
+    fn sense(self) -> &'static str {
+        match self {
+            Bar::AtLeast(_) => ">=",
+            Bar::AtMost(_) => "<=",
+            Bar::Nothing => "",
         }
     }
 }
@@ -28,45 +40,58 @@ impl Bar {
 /// One line of the results.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Row {
-    pub(crate) id: &'static str,
+    pub(crate) id: String,
     /// None where the measurement failed; `raw` says why.
     pub(crate) value: Option<f64>,
     pub(crate) unit: &'static str,
-    pub(crate) bar: f64,
-    pub(crate) met: bool,
+    /// None where nothing is asked of the value; then `met` is none, too.
+    pub(crate) bar: Option<f64>,
+    pub(crate) sense: &'static str,
+    pub(crate) met: Option<bool>,
     pub(crate) raw: Value,
-    #[serde(skip)]
-    at_most: bool,
 }
 
 impl Row {
-    pub(crate) fn new(id: &'static str, value: f64, unit: &'static str, bar: Bar, raw: Value) -> Row {
+    pub(crate) fn new(id: impl Into<String>, value: f64, unit: &'static str, bar: Bar, raw: Value) -> Row {
         let value = (value * 1000.0).round() / 1000.0;
-        let met = bar.met(value);
         Row {
-            id,
+            id: id.into(),
             value: Some(value),
             unit,
             bar: bar.limit(),
-            met,
+            sense: bar.sense(),
+            met: bar.met(value),
             raw,
-            at_most: matches!(bar, Bar::AtMost(_)),
         }
     }
 
     /// A row whose measurement could not be made.
-    pub(crate) fn failed(id: &'static str, unit: &'static str, bar: Bar, error: &str) -> Row {
-        let at_most = matches!(bar, Bar::AtMost(_));
+    pub(crate) fn failed(id: impl Into<String>, unit: &'static str, bar: Bar, error: &str) -> Row {
         let raw = json!({ "error": error });
-        Row { id, value: None, unit, bar: bar.limit(), met: false, raw, at_most }
+        let met = bar.limit().map(|_| false);
+        Row { id: id.into(), value: None, unit, bar: bar.limit(), sense: bar.sense(), met, raw }
+    }
+
+    /// The bar is not met whatever the value is, if what it stands for did not come about.
+    pub(crate) fn unless(mut self, came_about: bool, why: String) -> Row {
+        if !came_about {
+            self.met = self.bar.map(|_| false);
+            self.raw["not_met_because"] = why.into();
+        }
+        self
     }
 
     /// The row as a line of the table.
     pub(crate) fn line(&self) -> String {
         let value = self.value.map_or("failed".to_owned(), |v| format!("{v:.3}"));
-        let sense = if self.at_most { "<=" } else { ">=" };
-        let met = if self.met { "met" } else { "NOT MET" };
-        format!("{:<24} {value:>10} {:<10} {sense} {:<7} {met}", self.id, self.unit, self.bar)
+        let bar = self.bar.map_or(String::new(), |b| format!("{} {b}", self.sense));
+        let met = match self.met {
+            Some(true) => "met",
+            Some(false) => "NOT MET",
+            None => "",
+        };
+        let line = format!("{:<30} {value:>14} {:<12} {bar:<10} {met}", self.id, self.unit);
+        line.trim_end().to_owned()
     }
 }
 
@@ -122,9 +147,19 @@ mod tests {
 
     #[test]
     fn bars_have_a_direction() {
-        let row = |bar, value| Row::new("x", value, "u", bar, Value::Null).met;
-        assert!(row(Bar::AtMost(120.0), 120.0) && !row(Bar::AtMost(120.0), 120.1));
-        assert!(row(Bar::AtLeast(0.8), 0.8) && !row(Bar::AtLeast(0.8), 0.799));
-        assert!(!Row::failed("x", "u", Bar::AtMost(1.0), "why").met);
+        let row = |bar, value| Row::new("x", value, "u", bar, json!({}));
+        let met = |bar, value| row(bar, value).met == Some(true);
+        assert!(met(Bar::AtMost(120.0), 120.0) && !met(Bar::AtMost(120.0), 120.1));
+        assert!(met(Bar::AtLeast(0.8), 0.8) && !met(Bar::AtLeast(0.8), 0.799));
+        assert_eq!(Row::failed("x", "u", Bar::AtMost(1.0), "why").met, Some(false));
+        assert_eq!(row(Bar::Nothing, 1.0).met, None);
+    }
+
+    #[test]
+    fn what_did_not_come_about_meets_no_bar() {
+        let row = Row::new("x", 1.0, "u", Bar::AtLeast(0.9), json!({}));
+        assert_eq!(row.clone().unless(true, "why".into()).met, Some(true));
+        let not = row.unless(false, "why".into());
+        assert_eq!((not.met, not.raw["not_met_because"].as_str()), (Some(false), Some("why")));
     }
 }

@@ -66,7 +66,7 @@ fn bulk(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<V
 }
 
 fn with_nft(lab: &Lab, seconds: u64) -> Result<f64, Failure> {
-    nft_dnat(lab, "tcp", PORT)?;
+    nft_dnat(lab, "tcp", PORT, false)?;
     let result = stream(lab, VIP, seconds);
     remove_nft(lab)?;
     result

@@ -4,16 +4,51 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::lab::{D1_MAC, Lab, Lvsd, NOBODY, SERVER, Serve, VIP, processors, sibling};
+use super::lab::{
+    D1_MAC, Lab, Lvsd, Method, NOBODY, SERVER, SERVER_V6, Serve, VIP, VIP_V6, processors, sibling,
+};
 use super::process::{Running, output};
 use crate::{Datapath, Failure};
+
+/// What is sent, and how it is to get to the server.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traffic {
+    pub(super) flows: u32,
+    /// Of a frame, without frame check sequence.
+    pub(super) bytes: u32,
+    pub(super) method: Method,
+    pub(super) v6: bool,
+    pub(super) port: u16,
+}
+
+impl Traffic {
+    /// The usual: so many flows of 60-byte frames to a DNS server, by NAT.
+    pub(super) fn of(flows: u32) -> Traffic {
+        Traffic { flows, bytes: 60, method: Method::Nat, v6: false, port: 53 }
+    }
+
+    /// What the daemon's limit of connections has to be, where its default is too low.
+    fn room(&self) -> Option<u32> {
+        (self.flows > DEFAULT_ROOM || self.v6).then(|| self.flows + self.flows / 16)
+    }
+
+    pub(super) fn json(&self) -> Value {
+        json!({
+            "flows": self.flows, "frame_bytes": self.bytes, "method": self.method.name(),
+            "family": if self.v6 { "ipv6" } else { "ipv4" },
+        })
+    }
+}
+
+/// Connections that a daemon has room for unless told otherwise, with some to spare.
+const DEFAULT_ROOM: u32 = 1_000_000;
 
 /// Who forwards UDP from the client to the server.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Forwarder {
     /// The daemon, by NAT from [`VIP`].
     Lvsd(Datapath),
-    /// Rings of the same kind with no logic.
+    /// Rings, or XDP, of the same kind with no logic.
     Bare(Datapath),
     /// nftables, DNAT from [`VIP`].
     Nft,
@@ -32,8 +67,13 @@ impl Forwarder {
     }
 
     /// What frames are sent to.
-    pub(super) fn target(self) -> &'static str {
-        if self == Forwarder::Routed { SERVER } else { VIP }
+    pub(super) fn target(self, v6: bool) -> &'static str {
+        match (self == Forwarder::Routed, v6) {
+            (true, false) => SERVER,
+            (true, true) => SERVER_V6,
+            (false, false) => VIP,
+            (false, true) => VIP_V6,
+        }
     }
 }
 
@@ -43,34 +83,45 @@ pub(super) struct Active<'l> {
     pub(super) lvsd: Option<Lvsd>,
     bare: Option<Running>,
     nft: bool,
+    has_tier: bool,
 }
 
 impl<'l> Active<'l> {
-    /// Starts a forwarder of UDP port `port`, with one worker on the director's processor, where it has workers. Nothing may be
+    /// Starts a forwarder of UDP traffic, with one worker on the director's processor, where it has workers. Nothing may be
     /// attached to the director's interfaces.
     pub(super) fn start(
         lab: &'l Lab,
         forwarder: Forwarder,
-        port: u16,
+        traffic: &Traffic,
         connections: Option<u32>,
     ) -> Result<Active<'l>, Failure> {
         lab.nothing_attached()?;
         let (_, cpu) = processors()?;
-        let mut active = Active { lab, lvsd: None, bare: None, nft: false };
+        let has_tier = matches!(forwarder, Forwarder::Lvsd(Datapath::Tc | Datapath::Xdp));
+        let mut active = Active { lab, lvsd: None, bare: None, nft: false, has_tier };
         match forwarder {
             Forwarder::Lvsd(datapath) => {
-                let serve = Serve { datapath, cpu, workers: Some(1), connections, service: ("-u", port) };
+                let serve = Serve {
+                    datapath,
+                    cpu,
+                    workers: Some(1),
+                    connections: connections.or_else(|| traffic.room()),
+                    service: ("-u", traffic.port),
+                    method: traffic.method,
+                    v6: traffic.v6,
+                };
                 active.lvsd = Some(Lvsd::start(lab, &serve)?);
             }
             Forwarder::Bare(datapath) => {
                 let mut c = lab.director.command_on(cpu, &sibling("lvsd-bench")?);
                 c.args(["bare", "--input", "d0", "--output", "d1", "--dst-mac", NOBODY, "--src-mac", D1_MAC]);
-                c.args(["--address", VIP, "--port", &port.to_string(), "--seconds", "3600"]);
+                let address = forwarder.target(traffic.v6);
+                c.args(["--address", address, "--port", &traffic.port.to_string(), "--seconds", "3600"]);
                 c.args(["--datapath", &datapath.to_string()]);
                 active.bare = Some(Running::start(&mut c, "bare", &lab.directory)?);
             }
             Forwarder::Nft => {
-                nft_dnat(lab, "udp", port)?;
+                nft_dnat(lab, "udp", traffic.port, traffic.v6)?;
                 active.nft = true;
             }
             Forwarder::Routed => {}
@@ -102,6 +153,12 @@ impl<'l> Active<'l> {
         Ok(Some(text.trim().parse()?))
     }
 
+    /// Packets from clients that the daemon's tier has forwarded; none where there is no tier.
+    pub(super) fn tier(&self) -> Result<Option<u64>, Failure> {
+        let Some(lvsd) = self.lvsd.as_ref().filter(|_| self.has_tier) else { return Ok(None) };
+        lvsd.counter("tier_in_pkts").map(Some)
+    }
+
     /// The daemon's counters that say where frames were lost.
     pub(super) fn losses(&self) -> Result<Value, Failure> {
         let Some(lvsd) = &self.lvsd else { return Ok(Value::Null) };
@@ -128,14 +185,16 @@ impl<'l> Active<'l> {
 }
 
 /// Has nftables translate [`VIP`] to the server for one port of `protocol`. No flowtable: this kernel may lack it.
-pub(super) fn nft_dnat(lab: &Lab, protocol: &str, port: u16) -> Result<(), Failure> {
+pub(super) fn nft_dnat(lab: &Lab, protocol: &str, port: u16, v6: bool) -> Result<(), Failure> {
+    let (family, vip, server) =
+        if v6 { ("ip6", VIP_V6, format!("[{SERVER_V6}]")) } else { ("ip", VIP, SERVER.to_owned()) };
     let rules = format!(
-        "table ip lvsd_bench {{ chain pre {{ type nat hook prerouting priority -100; \
-         ip daddr {VIP} {protocol} dport {port} dnat to {SERVER}:{port}; }}; }}"
+        "table {family} lvsd_bench {{ chain pre {{ type nat hook prerouting priority -100; \
+         {family} daddr {vip} {protocol} dport {port} dnat to {server}:{port}; }}; }}"
     );
     output(lab.director.command("nft").arg(rules)).map(|_| ())
 }
 
 pub(super) fn remove_nft(lab: &Lab) -> Result<(), Failure> {
-    lab.director.run("nft delete table ip lvsd_bench").map(|_| ())
+    lab.director.run("nft flush ruleset").map(|_| ())
 }

@@ -2,7 +2,8 @@
 //!
 //! ```text
 //! client  c0 198.51.100.10 ── d0 198.51.100.1  director  d1 10.0.0.1 ── s0 10.0.0.2  server
-//!                                  VIP 192.0.2.10
+//!         2001:db8:1::10         2001:db8:1::1              fd00:a::1     fd00:a::2
+//!                                  VIP 192.0.2.10, 2001:db8:2::10
 //! ```
 //! veth pairs with their default offloads and one queue; the director forwards (`ip_forward`).
 
@@ -14,12 +15,15 @@ use rustix::process::{Pid, getpriority_process, setpriority_process};
 use rustix::thread::{CpuSet, sched_setaffinity};
 use serde_json::{Value, json};
 
+use super::forwarder::Traffic;
 use super::process::{Directory, Net, Running, output};
 use super::until;
 use crate::{Datapath, Failure};
 
 pub(super) const VIP: &str = "192.0.2.10";
 pub(super) const SERVER: &str = "10.0.0.2";
+pub(super) const VIP_V6: &str = "2001:db8:2::10";
+pub(super) const SERVER_V6: &str = "fd00:a::2";
 pub(super) const CLIENT_MAC: &str = "02:00:00:00:00:c0";
 pub(super) const D0_MAC: &str = "02:00:00:00:00:d0";
 pub(super) const D1_MAC: &str = "02:00:00:00:00:d1";
@@ -48,23 +52,29 @@ impl Lab {
         lab.client.ip(&format!(
             "link add c0 address {CLIENT_MAC} type veth peer name d0 address {D0_MAC} netns {there}
              addr add 198.51.100.10/24 dev c0
+             addr add 2001:db8:1::10/64 dev c0 nodad
              link set c0 up"
         ))?;
         lab.server.ip(&format!(
             "link add s0 type veth peer name d1 address {D1_MAC} netns {there}
              addr add {SERVER}/24 dev s0
+             addr add {SERVER_V6}/64 dev s0 nodad
              link set s0 up"
         ))?;
         lab.director.ip(&format!(
             "addr add 198.51.100.1/24 dev d0
              addr add 10.0.0.1/24 dev d1
              addr add {VIP}/32 dev lo
+             addr add 2001:db8:1::1/64 dev d0 nodad
+             addr add fd00:a::1/64 dev d1 nodad
+             addr add {VIP_V6}/128 dev lo
              link set d0 up
              link set d1 up"
         ))?;
-        lab.client.ip("route add default via 198.51.100.1")?;
-        lab.server.ip("route add default via 10.0.0.1")?;
+        lab.client.ip("route add default via 198.51.100.1\nroute add default via 2001:db8:1::1")?;
+        lab.server.ip("route add default via 10.0.0.1\nroute add default via fd00:a::1")?;
         lab.director.set("net.ipv4.ip_forward", "1")?;
+        lab.director.set("net.ipv6.conf.all.forwarding", "1")?;
         for (net, dev) in
             [(&lab.client, "c0"), (&lab.director, "d0"), (&lab.director, "d1"), (&lab.server, "s0")]
         {
@@ -74,7 +84,7 @@ impl Lab {
         Ok(lab)
     }
 
-    /// Prepares for generated frames from 198.18.0.0/15, which end at the sink's interface.
+    /// Prepares for generated frames from 198.18.0.0/15 and 2001:2::/48, which end at the sink's interface.
     pub(super) fn for_frames() -> Result<Lab, Failure> {
         let lab = Lab::new()?;
         // frames that XDP redirects to a veth are taken only where NAPI is on
@@ -82,8 +92,18 @@ impl Lab {
         lab.director.ip(&format!(
             "neigh replace {SERVER} lladdr {NOBODY} dev d1 nud permanent
              neigh replace 198.51.100.10 lladdr {CLIENT_MAC} dev d0 nud permanent
-             route add 198.18.0.0/15 via 198.51.100.10"
+             route add 198.18.0.0/15 via 198.51.100.10
+             neigh replace {SERVER_V6} lladdr {NOBODY} dev d1 nud permanent
+             neigh replace 2001:db8:1::10 lladdr {CLIENT_MAC} dev d0 nud permanent
+             route add 2001:2::/48 via 2001:db8:1::10"
         ))?;
+        Ok(lab)
+    }
+
+    /// The same where the director's programs redirect frames to the server's interface, too.
+    pub(super) fn for_redirected_frames() -> Result<Lab, Failure> {
+        let lab = Lab::for_frames()?;
+        lab.server.run("ethtool -K s0 gro on")?;
         Ok(lab)
     }
 
@@ -139,15 +159,16 @@ impl Lab {
         }))
     }
 
-    /// A command for the generator, on its processor: UDP frames of `flows` flows to `to`.
-    pub(super) fn generator(&self, to: &str, port: u16, flows: u32) -> Result<Command, Failure> {
+    /// A command for the generator, on its processor: UDP frames to `to`.
+    pub(super) fn generator(&self, to: &str, traffic: &Traffic) -> Result<Command, Failure> {
         let (cpu, _) = processors()?;
         // at normal priority: the kernel's thread for soft interrupts, which may forward, has to share this processor with it
         let normal = (-getpriority_process(None)?).max(0);
         let mut c = self.client.command_on(cpu, "nice");
         c.args(["-n", &normal.to_string(), &sibling("lvsd-bench")?]);
         c.args(["generate", "--interface", "c0", "--dst-mac", D0_MAC, "--src-mac", CLIENT_MAC]);
-        c.args(["--dst", to, "--port", &port.to_string(), "--flows", &flows.to_string()]);
+        c.args(["--dst", to, "--port", &traffic.port.to_string(), "--flows", &traffic.flows.to_string()]);
+        c.args(["--size", &traffic.bytes.to_string()]);
         Ok(c)
     }
 }
@@ -186,23 +207,54 @@ pub(super) struct Serve {
     pub(super) connections: Option<u32>,
     /// `-t` or `-u`, and the port.
     pub(super) service: (&'static str, u16),
+    pub(super) method: Method,
+    pub(super) v6: bool,
+}
+
+/// How packets get to the server.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Method {
+    Nat,
+    Dr,
+    /// In a packet of the same family.
+    Ipip,
+}
+
+impl Method {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Method::Nat => "nat",
+            Method::Dr => "dr",
+            Method::Ipip => "ipip",
+        }
+    }
+
+    /// What `lvsctl -a` calls it.
+    fn option(self) -> &'static str {
+        match self {
+            Method::Nat => "-m",
+            Method::Dr => "-g",
+            Method::Ipip => "-i",
+        }
+    }
 }
 
 impl Serve {
     /// With the daemon's defaults.
     pub(super) fn by(datapath: Datapath, service: (&'static str, u16)) -> Serve {
-        Serve { datapath, cpu: None, workers: None, connections: None, service }
+        let (method, v6) = (Method::Nat, false);
+        Serve { datapath, cpu: None, workers: None, connections: None, service, method, v6 }
     }
 }
 
-/// The daemon on `d0` and `d1`, rings only.
+/// The daemon on `d0` and `d1`.
 pub(super) struct Lvsd {
     pub(super) process: Running,
     socket: PathBuf,
 }
 
 impl Lvsd {
-    /// Starts it with one service at [`VIP`], which NAT leads to the same port of the server.
+    /// Starts it with one service at [`VIP`], which leads to the same port of the server.
     pub(super) fn start(lab: &Lab, serve: &Serve) -> Result<Lvsd, Failure> {
         let (protocol, port) = serve.service;
         let socket = lab.directory.join("lvsd.sock");
@@ -213,7 +265,12 @@ impl Lvsd {
         let mut command = lab.director.command_on(serve.cpu, &sibling("lvsd")?);
         command.arg("--socket").arg(&socket).arg("--state-file").arg(&state);
         command.args(["--datapath", &serve.datapath.to_string(), "--interface", "d0", "--interface", "d1"]);
-        for (option, n) in [("--workers", serve.workers), ("--max-connections", serve.connections)] {
+        let v6 = serve.connections.filter(|_| serve.v6);
+        for (option, n) in [
+            ("--workers", serve.workers),
+            ("--max-connections", serve.connections),
+            ("--max-connections-ipv6", v6),
+        ] {
             if let Some(n) = n {
                 command.args([option, &n.to_string()]);
             }
@@ -224,8 +281,13 @@ impl Lvsd {
             lvsd.process.must_run()?;
             Ok(lvsd.ctl("-L -n").ok())
         })?;
-        lvsd.ctl(&format!("-A {protocol} {VIP}:{port} -s rr"))?;
-        lvsd.ctl(&format!("-a {protocol} {VIP}:{port} -r {SERVER}:{port} -m"))?;
+        let (vip, server) = if serve.v6 {
+            (format!("[{VIP_V6}]:{port}"), format!("[{SERVER_V6}]:{port}"))
+        } else {
+            (format!("{VIP}:{port}"), format!("{SERVER}:{port}"))
+        };
+        lvsd.ctl(&format!("-A {protocol} {vip} -s rr"))?;
+        lvsd.ctl(&format!("-a {protocol} {vip} -r {server} {}", serve.method.option()))?;
         Ok(lvsd)
     }
 

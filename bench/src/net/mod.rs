@@ -8,6 +8,7 @@ pub(crate) mod newconn;
 mod process;
 pub(crate) mod rings;
 pub(crate) mod rtt;
+mod saturate;
 
 pub(crate) use lab::is_there;
 

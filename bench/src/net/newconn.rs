@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::forwarder::{Active, Forwarder};
+use super::forwarder::{Active, Forwarder, Traffic};
 use super::lab::{Lab, processors};
 use super::process::{Net, Running};
 use super::until_within;
@@ -20,7 +20,6 @@ use crate::{Datapath, Failure, Plan};
 const PACKETS: u32 = 1_000_000;
 /// What both tables can hold.
 const ROOM: u32 = 1 << 21;
-const PORT: u16 = 53;
 /// Loss that still counts as none.
 const LOSS: f64 = 0.001;
 /// The first rate that is offered, packets a second.
@@ -162,9 +161,9 @@ fn one(forwarder: Forwarder, own: Option<usize>, rate: f64) -> Result<Run, Failu
     if let Some(cpu) = own {
         lab.receive_on(cpu)?;
     }
-    let mut active = Active::start(&lab, forwarder, PORT, Some(ROOM))?;
+    let mut active = Active::start(&lab, forwarder, &Traffic::of(PACKETS), Some(ROOM))?;
     let before = Usage::now()?;
-    let mut c = lab.generator(forwarder.target(), PORT, PACKETS)?;
+    let mut c = lab.generator(forwarder.target(false), &Traffic::of(PACKETS))?;
     c.args(["--count", &PACKETS.to_string(), "--rate", &(rate as u64).to_string(), "--seconds", "60"]);
     let (sent, frames, end) = watched(&lab.server, || {
         let mut generator = Running::start(&mut c, "generator", &lab.directory)?;
@@ -235,7 +234,7 @@ fn monotonic_ns() -> u64 {
 }
 
 /// Room in the kernel's connection tracking, which only the first network namespace can make; taken back on drop.
-struct ConntrackRoom {
+pub(super) struct ConntrackRoom {
     before: [(&'static str, String); 2],
 }
 
@@ -243,7 +242,7 @@ impl ConntrackRoom {
     const FILES: [&'static str; 2] =
         ["/proc/sys/net/netfilter/nf_conntrack_buckets", "/proc/sys/net/netfilter/nf_conntrack_max"];
 
-    fn make(room: u32) -> Result<ConntrackRoom, Failure> {
+    pub(super) fn make(room: u32) -> Result<ConntrackRoom, Failure> {
         let read = |file: &'static str| std::fs::read_to_string(file).map(|text| (file, text));
         let failed = |e: std::io::Error| {
             format!(

@@ -1,20 +1,16 @@
 //! `rings.*nat.30k/bare`: the daemon on its rings beside a forwarder on the same rings that has no logic; and beside both, for
-//! orientation, what the kernel does in the same place.
-
-use std::time::Instant;
+//! orientation, what the kernel does in the same place. `tier.*`: the daemon with its tier beside nftables, beside a bare redirect,
+//! and with more flows.
 
 use serde_json::{Map, Value, json};
 
-use super::forwarder::{Active, Forwarder};
-use super::lab::{Lab, processors, sibling};
-use super::process::{Running, output};
-use super::until;
-use crate::machine::Usage;
+use super::forwarder::{Forwarder, Traffic};
+use super::lab::{Lab, Method, processors};
+use super::saturate::saturate;
 use crate::report::{Bar, Row, median};
 use crate::{Datapath, Failure, Plan};
 
 const FLOWS: u32 = 30_000;
-const PORT: u16 = 53;
 
 pub(crate) fn afpacket(plan: &Plan) -> Result<Vec<Row>, Failure> {
     rings(plan, "rings.nat.30k/bare", Datapath::Afpacket)
@@ -29,11 +25,63 @@ pub(crate) fn tc(plan: &Plan) -> Result<Vec<Row>, Failure> {
     tier(plan, "tier.tc.nat.30k/nft", Bar::AtLeast(1.3), Datapath::Tc)
 }
 
+/// The same with the tier at XDP.
+pub(crate) fn xdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    tier(plan, "tier.nat.30k/nft", Bar::AtLeast(2.5), Datapath::Xdp)
+}
+
+/// Direct routing by the tier at XDP : a program that redirects and does nothing else, each in the better of its places.
+pub(crate) fn redirect(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    let places = Places::new(Datapath::Xdp)?;
+    let traffic = Traffic { method: Method::Dr, ..Traffic::of(FLOWS) };
+    let (lvsd, bare) = (Forwarder::Lvsd(Datapath::Xdp), Forwarder::Bare(Datapath::Xdp));
+    let mut series = in_kernel(&places, &[lvsd, bare], traffic);
+    take_turns(plan, &mut series, |_| false)?;
+    let ratio = best(&series, lvsd) / best(&series, bare);
+    let raw = json!({
+        "formula": "median pps of lvsd's runs / median pps of the bare redirect's runs, each in the better of its two places",
+        "places": KERNEL_PLACES,
+        "offloads": places.lab.offloads()?,
+    });
+    let raw = with_runs(raw, Datapath::Xdp, series);
+    Ok(vec![Row::new("tier.dr.30k/redirect", ratio, "ratio", Bar::AtLeast(0.5), raw)])
+}
+
+/// More flows : 30,000, by the tier at XDP, all in the generator's soft interrupt.
+pub(crate) fn million(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    flows(plan, 1_000_000, "tier.nat.1m/30k", Bar::AtLeast(0.65))
+}
+
+pub(crate) fn ten_million(plan: &Plan) -> Result<Vec<Row>, Failure> {
+    flows(plan, 10_000_000, "tier.nat.10m/30k", Bar::AtLeast(0.5))
+}
+
+fn flows(plan: &Plan, many: u32, id: &'static str, bar: Bar) -> Result<Vec<Row>, Failure> {
+    let lab = Lab::for_redirected_frames()?;
+    let lvsd = Forwarder::Lvsd(Datapath::Xdp);
+    let mut series = [FLOWS, many].map(|n| Series::new(&lab, lvsd, &format!("_{n}"), Traffic::of(n)));
+    for _ in 0..if many > 1_000_000 { 2 } else { plan.pick(1, 3) } {
+        series.iter_mut().try_for_each(|s| s.run(plan))?;
+    }
+    let ratio = median(&series[1].pps) / median(&series[0].pps);
+    let raw = json!({
+        "formula": format!("median pps with {many} flows / median pps with {FLOWS}"),
+        "places": "all in the generator's soft interrupt",
+        "offloads": lab.offloads()?,
+    });
+    let raw = with_runs(raw, Datapath::Xdp, series.into());
+    Ok(vec![Row::new(id, ratio, "ratio", bar, raw)])
+}
+
+const KERNEL_PLACES: &str =
+    "all forward either in the generator's soft interrupt, or on the other processor by threaded NAPI";
+
 /// Runs of one forwarder in one place.
 struct Series<'l> {
     name: String,
     lab: &'l Lab,
     forwarder: Forwarder,
+    traffic: Traffic,
     pps: Vec<f64>,
     runs: Vec<Value>,
 }
@@ -47,8 +95,9 @@ struct Places {
 }
 
 impl Places {
-    fn new() -> Result<Places, Failure> {
-        let places = Places { lab: Lab::for_frames()?, threaded: Lab::for_frames()?, alone: processors()?.1 };
+    fn new(datapath: Datapath) -> Result<Places, Failure> {
+        let lab = if datapath == Datapath::Xdp { Lab::for_redirected_frames } else { Lab::for_frames };
+        let places = Places { lab: lab()?, threaded: lab()?, alone: processors()?.1 };
         if let Some(cpu) = places.alone {
             places.threaded.receive_on(cpu)?;
         }
@@ -57,19 +106,36 @@ impl Places {
 }
 
 impl<'l> Series<'l> {
-    fn new(lab: &'l Lab, forwarder: Forwarder, suffix: &str) -> Series<'l> {
+    fn new(lab: &'l Lab, forwarder: Forwarder, suffix: &str, traffic: Traffic) -> Series<'l> {
         let name = format!("{}{suffix}", forwarder.name());
-        Series { name, lab, forwarder, pps: Vec::new(), runs: Vec::new() }
+        Series { name, lab, forwarder, traffic, pps: Vec::new(), runs: Vec::new() }
     }
 
-    /// Of a forwarder in the kernel, in both places.
-    fn in_kernel(places: &'l Places, forwarder: Forwarder) -> Vec<Series<'l>> {
-        let mut both = vec![Series::new(&places.lab, forwarder, "_with_generator")];
-        if places.alone.is_some() {
-            both.push(Series::new(&places.threaded, forwarder, "_on_own_processor"));
-        }
-        both
+    fn run(&mut self, plan: &Plan) -> Result<(), Failure> {
+        let run = saturate(self.lab, self.forwarder, &self.traffic, plan.pick(2, 4));
+        let run = run.map_err(|e| format!("{}: {e}", self.name))?;
+        self.pps.push(run["pps"].as_f64().ok_or("a run without a rate")?);
+        self.runs.push(run);
+        Ok(())
     }
+}
+
+/// Forwarders in the kernel, each in both places.
+fn in_kernel<'l>(places: &'l Places, forwarders: &[Forwarder], traffic: Traffic) -> Vec<Series<'l>> {
+    let mut all = Vec::new();
+    for forwarder in forwarders {
+        all.push(Series::new(&places.lab, *forwarder, "_with_generator", traffic));
+        if places.alone.is_some() {
+            all.push(Series::new(&places.threaded, *forwarder, "_on_own_processor", traffic));
+        }
+    }
+    all
+}
+
+/// A forwarder's packets a second in the better of its places.
+fn best(series: &[Series<'_>], forwarder: Forwarder) -> f64 {
+    let of_it = series.iter().filter(|s| s.forwarder == forwarder);
+    of_it.map(|s| median(&s.pps)).fold(0.0, f64::max)
 }
 
 /// Has all series take turns; those that `beside` names need fewer rounds.
@@ -78,14 +144,9 @@ fn take_turns(
     series: &mut [Series<'_>],
     beside: impl Fn(Forwarder) -> bool,
 ) -> Result<(), Failure> {
-    for round in 0..plan.pick(4, 10) {
-        for s in series.iter_mut() {
-            if beside(s.forwarder) && round % 2 != 0 {
-                continue;
-            }
-            let run = one(s.lab, s.forwarder, plan.pick(3, 5)).map_err(|e| format!("{}: {e}", s.name))?;
-            s.pps.push(run["pps"].as_f64().ok_or("a run without a rate")?);
-            s.runs.push(run);
+    for round in 0..plan.pick(2, 6) {
+        for s in series.iter_mut().filter(|s| round % 2 == 0 || !beside(s.forwarder)) {
+            s.run(plan)?;
         }
     }
     Ok(())
@@ -95,12 +156,12 @@ fn take_turns(
 fn with_runs(mut raw: Value, datapath: Datapath, series: Vec<Series<'_>>) -> Value {
     let medians: Map<String, Value> =
         series.iter().map(|s| (s.name.clone(), median(&s.pps).round().into())).collect();
+    let traffic: Map<String, Value> = series.iter().map(|s| (s.name.clone(), s.traffic.json())).collect();
     let runs: Map<String, Value> = series.into_iter().map(|s| (s.name, s.runs.into())).collect();
     let shared = json!({
         "datapath": datapath.to_string(),
         "pps": medians,
-        "flows": FLOWS,
-        "frame_bytes": 60,
+        "traffic": traffic,
         "counted_at": "the sink's interface (veth), at saturation",
         "workers": 1,
         "runs": runs,
@@ -112,21 +173,14 @@ fn with_runs(mut raw: Value, datapath: Datapath, series: Vec<Series<'_>>) -> Val
 }
 
 fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
-    let places = Places::new()?;
+    let places = Places::new(datapath)?;
     let lvsd = Forwarder::Lvsd(datapath);
-    let mut series: Vec<Series<'_>> = [lvsd, Forwarder::Nft, Forwarder::Routed]
-        .into_iter()
-        .flat_map(|forwarder| Series::in_kernel(&places, forwarder))
-        .collect();
+    let mut series = in_kernel(&places, &[lvsd, Forwarder::Nft, Forwarder::Routed], Traffic::of(FLOWS));
     take_turns(plan, &mut series, |f| f == Forwarder::Routed)?;
-    let best = |forwarder| {
-        let of_it = series.iter().filter(|s| s.forwarder == forwarder);
-        of_it.map(|s| median(&s.pps)).fold(0.0, f64::max)
-    };
-    let ratio = best(lvsd) / best(Forwarder::Nft);
+    let ratio = best(&series, lvsd) / best(&series, Forwarder::Nft);
     let raw = json!({
         "formula": "median pps of lvsd's runs / median pps of nftables' runs, each in the better of its two places",
-        "places": "all forward either in the generator's soft interrupt, or on the other processor by threaded NAPI",
+        "places": KERNEL_PLACES,
         "offloads": places.lab.offloads()?,
     });
     let raw = with_runs(raw, datapath, series);
@@ -134,15 +188,14 @@ fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<V
 }
 
 fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Failure> {
-    let places = Places::new()?;
+    let places = Places::new(datapath)?;
     let lab = &places.lab;
+    let traffic = Traffic::of(FLOWS);
     let mut series = vec![
-        Series::new(lab, Forwarder::Lvsd(datapath), ""),
-        Series::new(lab, Forwarder::Bare(datapath), ""),
+        Series::new(lab, Forwarder::Lvsd(datapath), "", traffic),
+        Series::new(lab, Forwarder::Bare(datapath), "", traffic),
     ];
-    for forwarder in [Forwarder::Nft, Forwarder::Routed] {
-        series.extend(Series::in_kernel(&places, forwarder));
-    }
+    series.extend(in_kernel(&places, &[Forwarder::Nft, Forwarder::Routed], traffic));
     take_turns(plan, &mut series, |f| matches!(f, Forwarder::Nft | Forwarder::Routed))?;
     let (lvsd, bare) = (median(&series[0].pps), median(&series[1].pps));
     let raw = json!({
@@ -153,50 +206,4 @@ fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, 
     });
     let raw = with_runs(raw, datapath, series);
     Ok(vec![Row::new(id, lvsd / bare, "ratio", Bar::AtLeast(0.8), raw)])
-}
-
-/// Starts a forwarder and the generator, waits until all flows have passed, and counts for some seconds.
-fn one(lab: &Lab, forwarder: Forwarder, seconds: u64) -> Result<Value, Failure> {
-    let mut active = Active::start(lab, forwarder, PORT, None)?;
-    let mut c = lab.generator(forwarder.target(), PORT, FLOWS)?;
-    let mut generator = Running::start(c.args(["--seconds", "3600"]), "generator", &lab.directory)?;
-    let before = received(lab)?;
-    until("frames of all flows at the sink", || {
-        active.must_run()?;
-        generator.must_run()?;
-        Ok((received(lab)? > before + 10 * u64::from(FLOWS)).then_some(()))
-    })?;
-    let (usage, cpu, begin) = (Usage::now()?, active.cpu()?, Instant::now());
-    let mut c = lab.server.command(&sibling("lvsd-bench")?);
-    let text = output(c.args(["rate", "--interface", "s0", "--seconds", &seconds.to_string()]))?;
-    let (wall, used) = (begin.elapsed().as_secs_f64(), Usage::now()?.since(&usage));
-    let cpu = active.cpu()?.zip(cpu).map(|(after, before)| (after - before).as_secs_f64());
-    let counted: Value = serde_json::from_str(&text)?;
-    let pps = counted["pps"].as_f64().ok_or("a count without a rate")?;
-    active.must_run()?;
-    generator.must_run()?;
-    drop(generator);
-    let connections = active.connections()?;
-    // each flow is a connection; the daemon's table holds nothing else
-    if let Some(n) = connections
-        && (n < u64::from(FLOWS) || active.lvsd.is_some() && n > u64::from(FLOWS))
-    {
-        return Err(format!("{} holds {n} connections, not {FLOWS}", forwarder.name()).into());
-    }
-    let run = json!({
-        "pps": pps, "frames": counted["frames"], "seconds": counted["seconds"], "connections": connections,
-        "process_cpu_share": cpu.map(|c| c / wall),
-        "packets_per_cpu_second_of_process": cpu.map(|c| pps * wall / c.max(1e-9)),
-        "packets_per_cpu_second_of_machine_with_generator": pps * wall / used.busy.max(1e-9),
-        "machine": used.json(),
-        "losses": active.losses()?,
-    });
-    active.stop()?;
-    Ok(run)
-}
-
-/// Frames that the sink's interface has received.
-fn received(lab: &Lab) -> Result<u64, Failure> {
-    let text = lab.server.run("cat /proc/net/dev")?;
-    crate::rate::frames_of(&text, "s0").ok_or_else(|| "interface s0 is gone".into())
 }

@@ -43,7 +43,7 @@ fn rtt(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Ve
             let daemon = Lvsd::start(&lab, &Serve::by(datapath, ("-u", PORT)))?;
             lvsd.push(round(&lab.client, VIP, trips)?);
             daemon.process.terminate()?;
-            nft_dnat(&lab, "udp", PORT)?;
+            nft_dnat(&lab, "udp", PORT, false)?;
             nft.push(round(&lab.client, VIP, trips)?);
             remove_nft(&lab)?;
         }
