@@ -15,6 +15,7 @@ help:
 	@echo "make test-long  the same in release, more cases, ten minutes of fuzzing each (at most 60 minutes)"
 	@echo "make lint       rustfmt and clippy"
 	@echo "make bench      measurements into bench/results/latest.json (QUICK=1: at most 6 minutes)"
+	@echo "make bench-vm   instructions a packet beside a Linux 6.1's IPVS, in a VM (root; installs qemu), into the same file"
 	@echo "make oracle     against a live Linux 6.1's tunnels, IPVS and BPF verifier, in a VM (root; installs qemu)"
 	@echo "make man        manual pages from the option tables"
 	@echo "make setup      install what the above need (apt)"
@@ -73,15 +74,15 @@ test-long:
 	scripts/fuzz 600
 
 bench: build
-	@if [ -x bench/run ]; then exec bench/run $(if $(QUICK),--quick); \
-	else echo "make bench: there is no bench/run in this version" >&2; exit 1; fi
+	@scripts/setup --bench
+	@bench/run $(if $(QUICK),--quick)
 
 man:
 	$(CARGO) run --quiet --locked -p lvsctl --example man > man/lvsctl.8.new
 	mv man/lvsctl.8.new man/lvsctl.8
 
-bench-vm:
-	@echo "make bench-vm: measurements beside the kernel's IPVS in a VM do not exist in this version" >&2; exit 1
+bench-vm: build
+	bench/vm/run $(BUILT)
 
 oracle: build
 	tests/oracle/run

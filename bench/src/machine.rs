@@ -51,6 +51,17 @@ impl Usage {
     }
 }
 
+/// Processor, their number, and kernel.
+pub(crate) fn description() -> String {
+    let text = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let model = text.lines().find_map(|l| l.strip_prefix("model name")?.split_once(": ")).map(|m| m.1);
+    let number = std::thread::available_parallelism().map_or(0, usize::from);
+    let release = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
+    // what the builder of a kernel added says nothing
+    let release: String = release.chars().take_while(|c| c.is_ascii_digit() || *c == '.').collect();
+    format!("{}, {number} processors, Linux {release}", model.unwrap_or("processor unknown"))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -9,10 +9,13 @@ mod generate;
 mod inproc;
 mod machine;
 mod net;
+mod page;
 mod rate;
 mod report;
+mod vm;
 
 use std::process::ExitCode;
+use std::time::{Duration, Instant};
 
 use clap::Parser;
 
@@ -30,6 +33,10 @@ enum Command {
     Attached(attached::Options),
     /// Holds NAT connections and says what memory that takes.
     Hold(inproc::HoldOptions),
+    /// Writes tables and plots of the results into the page of figures
+    Page(page::Options),
+    /// Puts what was counted in a VM among the results
+    Vm(vm::Options),
     /// Makes all measurements, or those named, into a file of results.
     All(all::Options),
 }
@@ -41,6 +48,8 @@ fn main() -> ExitCode {
         Command::Rate(options) => rate::run(&options),
         Command::Attached(options) => attached::run(&options),
         Command::Hold(options) => inproc::hold(&options),
+        Command::Page(options) => page::run(&options),
+        Command::Vm(options) => vm::run(&options),
         Command::All(options) => return all::run(&options),
     };
     match done {
@@ -79,15 +88,29 @@ impl std::fmt::Display for Datapath {
 }
 
 /// How much time measurements may take.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 struct Plan {
     quick: bool,
+    begin: Instant,
+    /// What rows' names are to begin with; nothing: all rows.
+    only: Vec<String>,
 }
+
+/// After this long nothing is begun that can be left out, so that all stays within 40 minutes.
+const LATE: Duration = Duration::from_secs(36 * 60);
 
 impl Plan {
     /// The first number in a hurry, else the second.
     fn pick<T>(&self, quick: T, thorough: T) -> T {
         if self.quick { quick } else { thorough }
+    }
+
+    fn wants(&self, id: &str) -> bool {
+        self.only.is_empty() || self.only.iter().any(|o| id.starts_with(o.as_str()))
+    }
+
+    fn is_late(&self) -> bool {
+        self.begin.elapsed() > LATE
     }
 }
 

@@ -1,5 +1,6 @@
 //! Measurements of the core alone: no network, no privilege, one thread.
 
+mod cost;
 mod frames;
 mod hit;
 mod hold;
@@ -8,6 +9,7 @@ mod maglev;
 mod rig;
 mod scale;
 
+pub(crate) use cost::cost;
 pub(crate) use hit::hit;
 pub(crate) use hold::{Options as HoldOptions, memory, run as hold};
 pub(crate) use lookup::lookups;

@@ -86,6 +86,35 @@ pub(crate) fn furnish(director: &Director, now: Now) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Adds so many TCP services at other ports, each with a server.
+pub(crate) fn add_services(director: &Director, services: u32) -> Result<(), Failure> {
+    for n in 0..services {
+        let key = ServiceKey::Addr { protocol: 6, addr: VIP.into(), port: 1000 + n as u16 };
+        director.add_service(&service(key, "rr")).map_err(|e| format!("adding a service: {e:?}"))?;
+        director.add_dest(&key, &dest(server(0))).map_err(|e| format!("adding a server: {e:?}"))?;
+    }
+    Ok(())
+}
+
+/// Gives the UDP service another scheduler, and so many servers in 10.2.0.0/16, whose neighbours are known.
+pub(crate) fn replace_udp_servers(
+    director: &Director,
+    scheduler: &str,
+    servers: u32,
+    now: Now,
+) -> Result<(), Failure> {
+    let key = ServiceKey::Addr { protocol: 17, addr: VIP.into(), port: PORT };
+    director.delete_service(&key).map_err(|e| format!("deleting a service: {e:?}"))?;
+    director.add_service(&service(key, scheduler)).map_err(|e| format!("{scheduler}: {e:?}"))?;
+    director.routes.apply(route(Ipv4Addr::new(10, 2, 0, 0), 16, None, 3), now);
+    for n in 0..servers {
+        let addr = Ipv4Addr::from(u32::from(Ipv4Addr::new(10, 2, 1, 0)) + n);
+        director.routes.apply(neighbour(3, addr, server_mac(0)), now);
+        director.add_dest(&key, &dest(addr)).map_err(|e| format!("adding a server: {e:?}"))?;
+    }
+    Ok(())
+}
+
 fn route(dst: Ipv4Addr, prefix: u8, gateway: Option<Ipv4Addr>, ifindex: u32) -> Event {
     let dst = IpAddr::V4(dst);
     Event::RouteNew {

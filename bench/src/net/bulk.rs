@@ -10,7 +10,7 @@ use crate::report::{Bar, Row, median, spread};
 use crate::{Datapath, Failure, Plan};
 
 /// Port of iperf3.
-const PORT: u16 = 5201;
+pub(super) const PORT: u16 = 5201;
 
 pub(crate) fn afpacket(plan: &Plan) -> Result<Vec<Row>, Failure> {
     bulk(plan, "bulk.rings/nft", Bar::AtLeast(0.5), Datapath::Afpacket)
@@ -26,19 +26,10 @@ pub(crate) fn tc(plan: &Plan) -> Result<Vec<Row>, Failure> {
 
 fn bulk(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let lab = Lab::new()?;
-    let mut server = Running::start(
-        lab.server.command("iperf3").args(["-s", "-p", &PORT.to_string()]),
-        "iperf3",
-        &lab.directory,
-    )?;
-    until("iperf3's server", || {
-        server.must_run()?;
-        let listening = lab.server.run(&format!("ss -Hltn sport = :{PORT}"))?;
-        Ok((!listening.trim().is_empty()).then_some(()))
-    })?;
-    let seconds = plan.pick(3, 6);
+    let _server = server(&lab)?;
+    let seconds = plan.pick(3, 4);
     let (mut lvsd, mut nft, mut routed) = (Vec::new(), Vec::new(), Vec::new());
-    for _ in 0..plan.pick(4, 10) {
+    for _ in 0..plan.pick(2, 5) {
         lab.nothing_attached()?;
         let daemon = Lvsd::start(&lab, &Serve::by(datapath, ("-t", PORT)))?;
         lvsd.push(stream(&lab, VIP, seconds)?);
@@ -65,6 +56,21 @@ fn bulk(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<V
     Ok(vec![Row::new(id, l / n, "ratio", bar, raw)])
 }
 
+/// Starts iperf3's server.
+pub(super) fn server(lab: &Lab) -> Result<Running, Failure> {
+    let mut server = Running::start(
+        lab.server.command("iperf3").args(["-s", "-p", &PORT.to_string()]),
+        "iperf3",
+        &lab.directory,
+    )?;
+    until("iperf3's server", || {
+        server.must_run()?;
+        let listening = lab.server.run(&format!("ss -Hltn sport = :{PORT}"))?;
+        Ok((!listening.trim().is_empty()).then_some(()))
+    })?;
+    Ok(server)
+}
+
 fn with_nft(lab: &Lab, seconds: u64) -> Result<f64, Failure> {
     nft_dnat(lab, "tcp", PORT, false)?;
     let result = stream(lab, VIP, seconds);
@@ -73,7 +79,7 @@ fn with_nft(lab: &Lab, seconds: u64) -> Result<f64, Failure> {
 }
 
 /// One stream from the client; gigabits a second at the receiver.
-fn stream(lab: &Lab, to: &str, seconds: u64) -> Result<f64, Failure> {
+pub(super) fn stream(lab: &Lab, to: &str, seconds: u64) -> Result<f64, Failure> {
     let mut c = lab.client.command("iperf3");
     c.args(["-J", "-c", to, "-p", &PORT.to_string(), "-t", &seconds.to_string()]);
     let text = output(&mut c)?;

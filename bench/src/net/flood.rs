@@ -186,7 +186,7 @@ fn clients(client: &Net, connections: usize) -> Result<Outcome, Failure> {
         let mut out = Outcome::default();
         while next.fetch_add(1, Ordering::Relaxed) < connections {
             let begin = Instant::now();
-            match one(to, next.load(Ordering::Relaxed) as u128) {
+            match exchange(to, next.load(Ordering::Relaxed) as u128) {
                 Ok(()) => out.ms.push(begin.elapsed().as_secs_f64() * 1e3),
                 Err(e) => out.failures.push(e.to_string()),
             }
@@ -207,7 +207,8 @@ fn clients(client: &Net, connections: usize) -> Result<Outcome, Failure> {
     Ok(all)
 }
 
-fn one(to: SocketAddr, message: u128) -> std::io::Result<()> {
+/// One good connection: 16 bytes there and back.
+pub(super) fn exchange(to: SocketAddr, message: u128) -> std::io::Result<()> {
     let mut stream = TcpStream::connect_timeout(&to, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     let message = message.to_be_bytes();
@@ -218,7 +219,7 @@ fn one(to: SocketAddr, message: u128) -> std::io::Result<()> {
 }
 
 /// Runs `f` while the server sends back what it gets.
-fn with_server<T>(server: &Net, f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
+pub(super) fn with_server<T>(server: &Net, f: impl FnOnce() -> Result<T, Failure>) -> Result<T, Failure> {
     let listener = std::thread::scope(|s| {
         let listen = || -> Result<TcpListener, String> {
             server.enter().map_err(|e| e.to_string())?;

@@ -1,11 +1,13 @@
 //! Measurements of the daemon between network namespaces, beside other forwarders in the same place.
 
+pub(crate) mod breadth;
 pub(crate) mod bulk;
 pub(crate) mod flood;
 mod forwarder;
 mod lab;
 pub(crate) mod newconn;
 mod process;
+pub(crate) mod proxy;
 pub(crate) mod rings;
 pub(crate) mod rtt;
 mod saturate;

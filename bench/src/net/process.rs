@@ -216,8 +216,7 @@ impl Net {
 
     /// Sets a sysctl inside.
     pub(super) fn set(&self, key: &str, value: &str) -> Result<(), Failure> {
-        self.run(&format!("sysctl -qw {key}={value}"))?;
-        Ok(())
+        output(self.command("sysctl").args(["-qw", &format!("{key}={value}")])).map(|_| ())
     }
 }
 

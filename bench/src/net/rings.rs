@@ -60,7 +60,7 @@ fn flows(plan: &Plan, many: u32, id: &'static str, bar: Bar) -> Result<Vec<Row>,
     let lab = Lab::for_redirected_frames()?;
     let lvsd = Forwarder::Lvsd(Datapath::Xdp);
     let mut series = [FLOWS, many].map(|n| Series::new(&lab, lvsd, &format!("_{n}"), Traffic::of(n)));
-    for _ in 0..if many > 1_000_000 { 2 } else { plan.pick(1, 3) } {
+    for _ in 0..if many > 1_000_000 { 1 } else { plan.pick(1, 3) } {
         series.iter_mut().try_for_each(|s| s.run(plan))?;
     }
     let ratio = median(&series[1].pps) / median(&series[0].pps);
@@ -144,7 +144,7 @@ fn take_turns(
     series: &mut [Series<'_>],
     beside: impl Fn(Forwarder) -> bool,
 ) -> Result<(), Failure> {
-    for round in 0..plan.pick(2, 6) {
+    for round in 0..plan.pick(2, 5) {
         for s in series.iter_mut().filter(|s| round % 2 == 0 || !beside(s.forwarder)) {
             s.run(plan)?;
         }

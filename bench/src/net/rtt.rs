@@ -37,7 +37,7 @@ fn rtt(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Ve
     let trips = plan.pick(3000, 10_000);
     let (mut lvsd, mut plain, mut nft) = (Vec::new(), Vec::new(), Vec::new());
     with_echo(&lab.server, || {
-        for _ in 0..plan.pick(5, 15) {
+        for _ in 0..plan.pick(4, 9) {
             plain.push(round(&lab.client, SERVER, trips)?);
             lab.nothing_attached()?;
             let daemon = Lvsd::start(&lab, &Serve::by(datapath, ("-u", PORT)))?;
