@@ -69,7 +69,8 @@ lvsctl() { inside director ./lvsctl --socket /run/lvsd.sock "$@"; }
 counter() { lvsctl status | sed -n 's/^tier_in_pkts //p'; }
 
 by_lvsd() { # METHOD OPTION
-    inside director ./lvsd --socket /run/lvsd.sock --state-file /run/lvsd.state --datapath tc --interface d0 --interface d1 \
+    # not by the function: its process is to be lvsd's
+    ip netns exec director ./lvsd --socket /run/lvsd.sock --state-file /run/lvsd.state --datapath tc --interface d0 --interface d1 \
         --workers 1 >lvsd.log 2>&1 &
     local pid=$!
     wait_for 600 lvsctl -L -n || { cat lvsd.log; die "lvsd does not start"; }

@@ -164,7 +164,7 @@ impl<'l> Active<'l> {
         let Some(lvsd) = &self.lvsd else { return Ok(Value::Null) };
         let all = lvsd.counters()?;
         let lost = |name: &str| {
-            ["drop", "full", "refused", "no_port", "down", "no_verdict"]
+            ["drop", "full", "refused", "no_port", "down", "no_verdict", "held", "failed", "unserved"]
                 .iter()
                 .any(|part| name.contains(part))
         };
