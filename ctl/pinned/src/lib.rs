@@ -12,11 +12,14 @@ use std::ffi::{CStr, CString};
 use std::fs::{self, File};
 use std::io;
 use std::os::unix::ffi::OsStrExt;
+use std::os::unix::fs::MetadataExt;
 use std::os::unix::net::UnixDatagram;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
+use aya::maps::{Array, Map, MapData};
+use aya::util::KernelVersion;
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
@@ -45,6 +48,9 @@ pub enum PinError {
         /// What came back.
         source: io::Error,
     },
+    /// What is attached is no link, and its interfaces are not here.
+    #[error("{}: its interfaces are in another network namespace; run this there", .0.display())]
+    Elsewhere(PathBuf),
     /// A system call failed.
     #[error("{}: {what}: {source}", .path.display())]
     Io {
@@ -73,6 +79,15 @@ pub fn default_dir(socket: &Path) -> PathBuf {
         .map(|c| if c.is_ascii_alphanumeric() || c == '_' { c } else { '-' })
         .collect();
     Path::new(BPFFS).join("lvsd").join(name)
+}
+
+/// What was taken down.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct TakenDown {
+    /// The interfaces that it was attached to, where they are of this network namespace.
+    pub interfaces: Vec<String>,
+    /// Whether they are of another one.
+    pub elsewhere: bool,
 }
 
 /// A pin directory, locked as a rule.
@@ -179,19 +194,31 @@ impl PinDir {
         Ok(())
     }
 
-    /// Detaches what is attached, also what needs no link to stay, clears it and removes the directory. Gives the interfaces that it was
-    /// attached to.
+    /// Detaches what is attached, also what needs no link to stay, clears it and removes the directory.
     ///
     /// # Errors
-    /// The first thing that could not be removed.
-    pub fn take_down(self) -> Result<Vec<String>, PinError> {
+    /// The first thing that could not be removed; [`PinError::Elsewhere`] where that can be done in another network namespace only.
+    pub fn take_down(self) -> Result<TakenDown, PinError> {
         let indexes: BTreeSet<u32> = self.links().into_iter().map(|(index, _)| index).collect();
-        let names: Vec<String> = indexes.into_iter().filter_map(interface).collect();
-        for name in &names {
+        let elsewhere = self.netns().is_some_and(|there| there != own_netns());
+        if elsewhere && !indexes.is_empty() && !has_links() {
+            return Err(PinError::Elsewhere(self.path.clone()));
+        }
+        let here = indexes.into_iter().filter(|_| !elsewhere);
+        let interfaces: Vec<String> = here.filter_map(interface).collect();
+        for name in &interfaces {
             detach_filters(name).map_err(failed(&self.path, "detaching filters"))?;
         }
         self.remove()?;
-        Ok(names)
+        Ok(TakenDown { interfaces, elsewhere })
+    }
+
+    /// Inode of the network namespace that it was made in (word 7 of the map `plane`).
+    fn netns(&self) -> Option<u64> {
+        let map = Map::from_map_data(MapData::from_pin(self.map("plane")).ok()?).ok()?;
+        let plane = Array::<_, [u8; 64]>::try_from(map).ok()?;
+        let words = plane.get(&0, 0).ok()?;
+        Some(u64::from_ne_bytes(std::array::from_fn(|i| words[56 + i]))).filter(|inode| *inode != 0)
     }
 
     /// Clears it and removes the directory.
@@ -218,6 +245,16 @@ impl PinDir {
         }
         Ok(())
     }
+}
+
+/// Whether the kernel has tcx links (6.6).
+fn has_links() -> bool {
+    KernelVersion::current().is_ok_and(|version| version >= KernelVersion::new(6, 6, 0))
+}
+
+/// Inode of the network namespace that the calling thread is in; 0 where that is not told.
+pub fn own_netns() -> u64 {
+    fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino())
 }
 
 /// The name of an interface of this network namespace.

@@ -14,9 +14,13 @@ pub(super) fn off(socket: &Path, pin_dir: Option<&Path>, out: &mut dyn Write) ->
     let refused = |e: pinned::PinError| CliError::usage(e.to_string());
     match PinDir::find(&dir).map_err(refused)? {
         Some(found) => {
-            let interfaces = found.take_down().map_err(refused)?;
-            let list = if interfaces.is_empty() { "no interface".to_owned() } else { interfaces.join(" ") };
-            writeln!(out, "removed the data plane pinned at {} ({list})", dir.display())?;
+            let done = found.take_down().map_err(refused)?;
+            let on = match (&done.interfaces[..], done.elsewhere) {
+                (_, true) => "interfaces of another network namespace".to_owned(),
+                ([], false) => "no interface".to_owned(),
+                (names, false) => names.join(" "),
+            };
+            writeln!(out, "removed the data plane pinned at {} ({on})", dir.display())?;
         }
         None => writeln!(out, "nothing is pinned at {}", dir.display())?,
     }

@@ -41,7 +41,13 @@ impl Make {
     /// In our network namespace.
     pub(super) fn new(shape: TableShape, magic: u32, workers: usize, processors: usize) -> Make {
         let number = |n| u32::try_from(n).unwrap_or(u32::MAX);
-        Make { shape, magic, processors: number(processors), workers: number(workers), netns: netns() }
+        Make {
+            shape,
+            magic,
+            processors: number(processors),
+            workers: number(workers),
+            netns: pinned::own_netns(),
+        }
     }
 
     fn words(&self) -> [u64; WORDS] {
@@ -89,12 +95,6 @@ impl Make {
             None
         }
     }
-}
-
-/// The network namespace that we are in.
-fn netns() -> u64 {
-    use std::os::unix::fs::MetadataExt;
-    std::fs::metadata("/proc/thread-self/ns/net").map_or(0, |m| m.ino())
 }
 
 /// The word of the map `plane` that says whose turn it is; as in `modes/bpf/tier.h`.
