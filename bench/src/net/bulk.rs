@@ -27,7 +27,7 @@ pub(crate) fn tc(plan: &Plan) -> Result<Vec<Row>, Failure> {
 fn bulk(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
     let lab = Lab::new()?;
     let _server = server(&lab)?;
-    let seconds = plan.pick(3, 4);
+    let seconds = plan.pick(2, 4);
     let (mut lvsd, mut nft, mut routed) = (Vec::new(), Vec::new(), Vec::new());
     for _ in 0..plan.pick(2, 5) {
         lab.nothing_attached()?;

@@ -264,6 +264,8 @@ impl Lvsd {
         }
         let mut command = lab.director.command_on(serve.cpu, &sibling("lvsd")?);
         command.arg("--socket").arg(&socket).arg("--state-file").arg(&state);
+        // what is pinned would outlive a daemon that an error ends
+        command.args(["--pin-dir", "none"]);
         command.args(["--datapath", &serve.datapath.to_string(), "--interface", "d0", "--interface", "d1"]);
         let v6 = serve.connections.filter(|_| serve.v6);
         for (option, n) in [

@@ -30,8 +30,8 @@ const LEAST: f64 = 150_000.0;
 const STEP: f64 = 1.4;
 /// How close the highest good and the lowest bad rate must come.
 const CLOSE: f64 = 1.06;
-/// Rates tried in one search.
-const TRIES: usize = 7;
+/// Rates tried in one search, in a hurry and else.
+const TRIES: [usize; 2] = [4, 7];
 /// How often the sink is looked at.
 const LOOK: Duration = Duration::from_millis(4);
 /// How long the sink must stand still to have had everything.
@@ -76,7 +76,8 @@ fn newconn(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>
     for _ in 0..if datapath == Datapath::Afpacket { plan.pick(1, 2) } else { 1 } {
         for ((name, forwarder, own), series) in kinds.iter().zip(&mut series) {
             let patience = Duration::from_secs(plan.pick(20, 60));
-            search(*forwarder, *own, patience, series).map_err(|e| format!("{name}: {e}"))?;
+            search(*forwarder, *own, plan.pick(TRIES[0], TRIES[1]), patience, series)
+                .map_err(|e| format!("{name}: {e}"))?;
         }
     }
     let best = |of: fn(&Series) -> &Vec<f64>| series[1..].iter().map(|s| median(of(s))).fold(0.0, f64::max);
@@ -112,6 +113,7 @@ fn newconn(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>
 fn search(
     forwarder: Forwarder,
     own: Option<usize>,
+    tries: usize,
     patience: Duration,
     series: &mut Series,
 ) -> Result<(), Failure> {
@@ -119,7 +121,7 @@ fn search(
     let (mut good, mut bad): (Option<f64>, Option<f64>) = (None, None);
     let mut most = 0.0f64;
     let mut rate = FIRST;
-    for _ in 0..TRIES {
+    for _ in 0..tries {
         if Instant::now() > end + patience {
             break;
         }

@@ -112,7 +112,7 @@ impl<'l> Series<'l> {
     }
 
     fn run(&mut self, plan: &Plan) -> Result<(), Failure> {
-        let run = saturate(self.lab, self.forwarder, &self.traffic, plan.pick(2, 4));
+        let run = saturate(self.lab, self.forwarder, &self.traffic, plan.pick(1, 4));
         let run = run.map_err(|e| format!("{}: {e}", self.name))?;
         self.pps.push(run["pps"].as_f64().ok_or("a run without a rate")?);
         self.runs.push(run);

@@ -70,7 +70,7 @@ pub(super) fn saturate(
     let cpu = active.cpu()?.zip(cpu).map(|(after, before)| (after - before).as_secs_f64());
     let tier_share = Seen::now(lab, &active)?.share(&seen);
     let counted: Value = serde_json::from_str(&text)?;
-    let pps = counted["pps"].as_f64().ok_or("a count without a rate")?;
+    let pps = counted["pps"].as_f64().filter(|n| *n > 0.0).ok_or("no frame arrived while it was counted")?;
     active.must_run()?;
     generator.must_run()?;
     drop(generator);

@@ -45,7 +45,7 @@ pub(super) fn all(results: &Results) -> String {
     [bars(results), pps(results), costs(results), proxies(results)].concat()
 }
 
-/// With three significant figures, and commas.
+/// With about three significant figures, and commas.
 fn number(n: f64) -> String {
     if n.abs() >= 1000.0 {
         let digits = format!("{:.0}", n);
@@ -58,12 +58,11 @@ fn number(n: f64) -> String {
         }
         return out;
     }
-    let places = if n.abs() >= 100.0 {
-        0
-    } else if n.abs() >= 10.0 {
-        1
-    } else {
-        2
+    let places = match n.abs() {
+        100.0.. => 0,
+        10.0.. => 1,
+        2.0.. => 2,
+        _ => 3,
     };
     format!("{n:.places$}")
 }
@@ -126,7 +125,7 @@ fn bars(results: &Results) -> String {
         let _ = writeln!(
             out,
             "| `{id}` | {value} {unit} | {sense} {} | {met} | {load} | {} |",
-            row["bar"],
+            row["bar"].as_f64().unwrap_or_default(),
             beside(&row["raw"])
         );
     }
@@ -213,7 +212,7 @@ mod tests {
     #[test]
     fn numbers_as_they_are_read() {
         let cases = [
-            (0.5, "0.50"),
+            (0.5, "0.500"),
             (12.34, "12.3"),
             (999.4, "999"),
             (1234.0, "1,234"),
@@ -233,8 +232,7 @@ mod tests {
             json!({"id": "pps.tc.nat.v4.60b.1", "value": 5e5, "unit": "packets/s", "bar": null, "met": null, "raw": {}}),
         ];
         let text = all(&Results(rows));
-        let row =
-            "| `a/b` | 0.75 ratio | ≥ 0.8 | **no** | 2.5 | thousand packets a second: bare 1,000; lvsd 750 |";
+        let row = "| `a/b` | 0.750 ratio | ≥ 0.8 | **no** | 2.5 | thousand packets a second: bare 1,000; lvsd 750 |";
         assert!(text.contains(row), "{text}");
         assert!(text.contains("| nat, v4, 60b, 1 | – | 500 | – | – |"), "{text}");
     }
