@@ -88,13 +88,14 @@ __noinline __s64 sum_xdp(struct xdp_md *xdp, __u32 off, __u32 len)
 			off += SUM_CHUNK;
 			len -= SUM_CHUNK;
 		} else {
-			__u64 n = len & (SUM_CHUNK - 1), whole;
+			__u64 n = len - 1, whole;
 
-			if (!n)
+			if (!len)
 				return sum;
+			/* 1 or more by a sum: from a comparison with 0 Linux 6.1's verifier learns nothing */
 			asm volatile("" : "+r"(n));
-			if (n > SUM_CHUNK - 1 || n < 1)
-				return -1;
+			n = (n & (SUM_CHUNK - 1)) + 1;
+			asm volatile("" : "+r"(n));
 			/* the last word is filled up by zeros */
 			whole = (n + 3) & ~3ULL;
 			asm volatile("" : "+r"(whole));

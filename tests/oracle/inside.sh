@@ -193,19 +193,31 @@ replaced() { # OLD-FILTERS-OF-ETH0
 # Linux 6.1 has no tcx.
 says_clsact() { lvsctl status | grep -q '^eth0 .* clsact '; }
 
-none_left() { ! { filters eth0; filters eth1; } | grep .; }
+none_left() { ! { filters eth0; filters eth1; ip -n director link show | grep xdp; } | grep .; }
 
-tier() {
-    local service old
-    start tc eth0 eth1
+# All that the tier forwards; what goes by a tunnel beside it.
+tier_cells() { # DATAPATH
+    local service
     for service in 4 6; do
-        verdict "tier: IPv$service TCP by NAT" by_tier tcp $service "${nat[$service]}" -m
-        verdict "tier: IPv$service UDP by NAT" by_tier udp $service "${nat[$service]}" -m
-        verdict "tier: IPv$service TCP by direct routing" by_tier tcp $service "${rip[$service]}" -g
-        verdict "tier: IPv$service UDP by direct routing" by_tier udp $service "${rip[$service]}" -g
+        verdict "tier at $1: IPv$service TCP by NAT" by_tier tcp $service "${nat[$service]}" -m
+        verdict "tier at $1: IPv$service UDP by NAT" by_tier udp $service "${nat[$service]}" -m
+        verdict "tier at $1: IPv$service TCP by direct routing" by_tier tcp $service "${rip[$service]}" -g
+        verdict "tier at $1: IPv$service UDP by direct routing" by_tier udp $service "${rip[$service]}" -g
     done
     lvsctl -C
     cell lvsctl 4 4 ipip
+}
+
+# Instructions that the verifier went through, of each program that lvsd holds: its type (1 socket filter, 3 tc, 6 XDP) and their number.
+verified() {
+    gawk '/^prog_type/ {type = $2} /^verified_insns/ {print type ":" $2}' /proc/$lvsd/fdinfo/* | sort -u | paste -sd ' '
+}
+
+tier() {
+    local old
+    start tc eth0 eth1
+    echo "     tier at tc, instructions verified: $(verified)"
+    tier_cells tc
     old=$(filters eth0)
     { kill -9 $lvsd; wait $lvsd; } 2>/dev/null
     verdict "tier: filters of a killed lvsd stay" [ "$(filters eth0)" == "$old" ]
@@ -215,6 +227,23 @@ tier() {
     verdict "tier: ... and forwards" by_tier tcp 4 "${nat[4]}" -m
     stop
     verdict "tier: no filter is left" none_left
+}
+
+# In both drivers, and by redirected frames: none of the log's lines may say that one of these is not so.
+in_drivers() { lvsctl status | grep -q '^eth0 .* native,' && lvsctl status | grep -q '^eth1 .* native,' && ! grep WARN lvsd.log; }
+
+tier_at_xdp() {
+    # a veth takes redirected frames where it does GRO
+    ethtool -K director gro on && ip netns exec inner ethtool -K eth0 gro on || { echo "FAIL ethtool"; exit 1; }
+    start xdp eth0 eth1
+    echo "     tier at xdp, instructions verified: $(verified)"
+    verdict "tier at xdp: in the drivers" in_drivers
+    tier_cells xdp
+    { kill -9 $lvsd; wait $lvsd; } 2>/dev/null
+    start xdp eth0 eth1
+    verdict "tier at xdp: after a killed lvsd" by_tier tcp 6 "${nat[6]}" -m
+    stop
+    verdict "tier at xdp: no program is left" none_left
 }
 
 ours() {
@@ -250,6 +279,7 @@ theirs() {
 lab
 ours
 tier
+tier_at_xdp
 theirs
 echo "$passed passed, $failed failed"
 ((failed == 0 && passed > 0))
