@@ -1,9 +1,10 @@
 //! Core and data path of a daemon, put together: tables, routes, ports, workers.
 
+mod follower;
+
 use std::cell::RefCell;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, OnceLock};
-use std::thread::JoinHandle;
 use std::time::Duration;
 
 use futures_util::TryStreamExt;
@@ -11,10 +12,9 @@ use ipvs_netlink::Counter;
 use modes::{Addr, Family};
 use netlink_packet_route::link::{LinkAttribute, LinkFlags, LinkLayerType, LinkMessage};
 use pinned::{PinDir, PinError};
-use tokio::sync::Notify;
 
 use crate::conn::{Config, ConnTable, TableError};
-use crate::control::rtnl::{Follower, RtnlError};
+use crate::control::rtnl::RtnlError;
 use crate::engine::{Adopted, Director, FrameHandler, MAX_WORKERS, Worker};
 use crate::io::afpacket::{self, AfPacketConfig};
 use crate::io::afxdp::{self, AfXdpConfig, Attach};
@@ -24,11 +24,8 @@ use crate::route::{PortError, PortId, Routes};
 use crate::service::ServiceObserver;
 use crate::status::ReadQueues;
 use crate::time::Now;
+use follower::FollowerThread;
 
-/// Time between two steps of the rate estimates.
-const ESTIMATE_EVERY: Duration = Duration::from_secs(2);
-/// How often it is looked whether macvlans have come or gone on top of ports.
-const MACS_EVERY: Duration = Duration::from_millis(200);
 /// How long the kernel's tables may take to be read at the start.
 const SYNC_PATIENCE: Duration = Duration::from_secs(10);
 
@@ -84,7 +81,7 @@ pub enum Rings {
     Tc,
     /// AF_XDP, and known connections are forwarded by the tier at XDP.
     Xdp {
-        /// Where the XDP program runs; the tier forwards only where that is the driver.
+        /// Where the XDP program runs; the tier sends only by interfaces where that is the driver.
         attach: Attach,
         /// Microseconds of busy polling, 0 for none.
         busy_poll: u32,
@@ -133,6 +130,48 @@ pub struct Core {
     config: CoreConfig,
     table: Config,
     seed: u64,
+    chosen: Chosen,
+}
+
+/// The rings that were chosen, and why.
+#[derive(Clone, Debug)]
+struct Chosen {
+    rings: Rings,
+    why: String,
+}
+
+/// Maps and programs for `rings`, and what they were chosen for. Where the tier can't be had and was not asked for by name, rings alone do.
+fn tables_for<T>(
+    rings: Rings,
+    suits: impl FnOnce() -> (bool, String),
+    with_tier: impl FnOnce() -> Result<T, SetupError>,
+    without: impl FnOnce() -> Result<T, SetupError>,
+    successor: bool,
+) -> Result<(T, Chosen), SetupError> {
+    match rings {
+        Rings::Tc | Rings::Xdp { .. } => Ok((with_tier()?, Chosen::as_told(rings))),
+        Rings::AfPacket | Rings::AfXdp { .. } => Ok((without()?, Chosen::as_told(rings))),
+        Rings::Auto => match with_tier() {
+            Ok(tables) => {
+                let (xdp, why) = suits();
+                let rings = if xdp { Rings::Xdp { attach: Attach::Native, busy_poll: 0 } } else { Rings::Tc };
+                Ok((tables, Chosen { rings, why: format!("auto: {why}") }))
+            }
+            // another daemon has the tier, or is to hand it over
+            Err(e) if successor || matches!(e, SetupError::Pins(_)) => Err(e),
+            // where all is lacking, what the plain programs lack is told
+            Err(e) => {
+                let why = format!("auto: no tier, since {e}");
+                Ok((without()?, Chosen { rings: Rings::AfPacket, why }))
+            }
+        },
+    }
+}
+
+impl Chosen {
+    fn as_told(rings: Rings) -> Chosen {
+        Chosen { rings, why: "as --datapath says".to_owned() }
+    }
 }
 
 type MakeWorker = Box<dyn Fn(usize) -> Box<dyn FrameHandler + Send>>;
@@ -196,12 +235,17 @@ impl Core {
             shards: (config.workers * 8).clamp(16, Config::MAX_SHARDS),
         };
         let mut tables = None;
+        let mut chosen = Chosen::as_told(config.rings);
         if !config.interfaces.is_empty() {
             let (shape, magic) = (TableShape::of(&table), (magic as u32).max(1));
-            let made = match config.rings {
-                Rings::Tc | Rings::Xdp { .. } => with_tier(&config, (shape, magic), successor)?,
-                _ => BpfTables::create(shape, magic)?,
-            };
+            let made;
+            (made, chosen) = tables_for(
+                config.rings,
+                || afxdp::suits(&config.interfaces),
+                || with_tier(&config, (shape, magic), successor),
+                || BpfTables::create(shape, magic),
+                successor,
+            )?;
             table.hash_key = made.shape().hash_key;
             tables = Some(Arc::new(made));
         }
@@ -210,7 +254,7 @@ impl Core {
             Some(tier) => Routes::within(&names, tier.hops().map_err(system(MAPPING))?)?,
             None => Routes::new(&names)?,
         };
-        Ok(Core { routes: Arc::new(routes), director: Arc::default(), tables, config, table, seed })
+        Ok(Core { routes: Arc::new(routes), director: Arc::default(), tables, config, table, seed, chosen })
     }
 
     /// The director; made at the first call, with the connections that another daemon has left.
@@ -321,18 +365,16 @@ impl Core {
             let config = AfXdpConfig { attach, busy_poll, ..AfXdpConfig::new(interfaces, workers) };
             afxdp::start(config, tables, make_workers)
         };
-        let told = "as --datapath says".to_owned();
-        Ok(match self.config.rings {
-            Rings::AfPacket | Rings::Tc => (Arc::new(afpacket(interfaces)?), told),
-            Rings::AfXdp { attach, busy_poll } | Rings::Xdp { attach, busy_poll } => {
-                (Arc::new(afxdp(interfaces, attach, busy_poll)?), told)
-            }
-            Rings::Auto => match afxdp::suits(names) {
-                (false, why) => (Arc::new(afpacket(interfaces)?), format!("auto: {why}")),
-                (true, why) => match afxdp(interfaces.clone(), Attach::Native, 0) {
-                    Ok(port) => (Arc::new(port), format!("auto: {why}")),
-                    Err(e) => (Arc::new(afpacket(interfaces)?), format!("auto: no AF_XDP, since {e}")),
-                },
+        let Chosen { rings, why } = self.chosen.clone();
+        Ok(match rings {
+            Rings::AfPacket | Rings::Tc | Rings::Auto => (Arc::new(afpacket(interfaces)?), why),
+            Rings::AfXdp { attach, busy_poll } => (Arc::new(afxdp(interfaces, attach, busy_poll)?), why),
+            Rings::Xdp { attach, busy_poll } => match afxdp(interfaces.clone(), attach, busy_poll) {
+                Ok(port) => (Arc::new(port), why),
+                Err(e) if self.config.rings == Rings::Auto => {
+                    (Arc::new(afpacket(interfaces)?), format!("auto: no XDP, since {e}"))
+                }
+                Err(e) => return Err(e.into()),
             },
         })
     }
@@ -441,82 +483,6 @@ impl Datapath {
     }
 }
 
-/// The thread that follows the kernel's tables, and takes the rates every two seconds.
-#[derive(Debug)]
-struct FollowerThread {
-    thread: JoinHandle<()>,
-    quit: Arc<Notify>,
-}
-
-impl FollowerThread {
-    fn start(
-        routes: Arc<Routes>,
-        director: Arc<OnceLock<Arc<Director>>>,
-        tables: Arc<BpfTables>,
-    ) -> Result<FollowerThread, StartError> {
-        let runtime = tokio::runtime::Builder::new_current_thread()
-            .enable_all()
-            .build()
-            .map_err(system("starting the routes' runtime"))?;
-        let quit = Arc::new(Notify::new());
-        let follower = {
-            let _guard = runtime.enter();
-            Follower::open(Arc::clone(&routes), now)?
-        };
-        let (stop, own) = (Arc::clone(&quit), Arc::clone(&routes));
-        let run = async move {
-            let estimates = async {
-                let mut beat = tokio::time::interval(ESTIMATE_EVERY);
-                loop {
-                    beat.tick().await;
-                    if let Some(director) = director.get() {
-                        director.estimate();
-                    }
-                }
-            };
-            let macs = async {
-                let mut beat = tokio::time::interval(MACS_EVERY);
-                let mut known = Vec::new();
-                loop {
-                    beat.tick().await;
-                    let macs = own.extra_macs();
-                    if macs != known {
-                        tables.set_macs(&macs);
-                        known = macs;
-                    }
-                }
-            };
-            tokio::select! {
-                never = follower.run() => match never {},
-                () = estimates => {}
-                () = macs => {}
-                () = stop.notified() => {}
-            }
-        };
-        let thread = std::thread::Builder::new()
-            .name("routes".to_owned())
-            .spawn(move || runtime.block_on(run))
-            .map_err(system("starting the routes' thread"))?;
-        let follower = FollowerThread { thread, quit };
-        // Not a sleep for luck: the first frames need the routes, so wait until they are there.
-        let since = now();
-        while !routes.synced() {
-            if now().0 - since.0 > SYNC_PATIENCE.as_nanos() as u64 {
-                follower.stop();
-                return Err(StartError::Silent);
-            }
-            std::thread::sleep(Duration::from_millis(2));
-        }
-        Ok(follower)
-    }
-
-    fn stop(self) {
-        self.quit.notify_one();
-        // A panic there has been reported by its thread.
-        let _ = self.thread.join();
-    }
-}
-
 /// Interfaces of this network namespace to serve on where none is named: Ethernet, up, and not part of a bridge or bond.
 ///
 /// # Errors
@@ -553,6 +519,39 @@ fn servable(link: &LinkMessage) -> Option<&str> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn auto_takes_the_tier_where_it_can_be_had() {
+        let lacking = || Err(SetupError::Bpf { what: "BPF program x".into(), reason: "too large".into() });
+        let choose = |rings, zero_copy, tier: bool, plain: bool| {
+            let suits = || (zero_copy, "so".to_owned());
+            let make = |there: bool, made| if there { Ok(made) } else { lacking() };
+            tables_for(rings, suits, || make(tier, "tier"), || make(plain, "plain"), false)
+                .map(|(made, chosen)| (made, chosen.rings, chosen.why))
+                .map_err(|e| e.to_string())
+        };
+        let is = |made, rings, why: &str| Ok((made, rings, why.to_owned()));
+        let xdp = Rings::Xdp { attach: Attach::Native, busy_poll: 0 };
+        assert_eq!(choose(Rings::Auto, true, true, true), is("tier", xdp, "auto: so"));
+        assert_eq!(choose(Rings::Auto, false, true, true), is("tier", Rings::Tc, "auto: so"));
+        for zero_copy in [true, false] {
+            let why = "auto: no tier, since BPF program x: too large";
+            assert_eq!(choose(Rings::Auto, zero_copy, false, true), is("plain", Rings::AfPacket, why));
+            assert_eq!(
+                choose(Rings::Auto, zero_copy, false, false),
+                Err("BPF program x: too large".to_owned())
+            );
+        }
+        let told = "as --datapath says";
+        let afxdp = Rings::AfXdp { attach: Attach::Auto, busy_poll: 9 };
+        for rings in [Rings::Tc, xdp] {
+            assert_eq!(choose(rings, true, true, false), is("tier", rings, told));
+            assert!(choose(rings, true, false, true).is_err(), "{rings:?} without a tier");
+        }
+        for rings in [Rings::AfPacket, afxdp] {
+            assert_eq!(choose(rings, true, false, true), is("plain", rings, told));
+        }
+    }
 
     #[test]
     fn only_ethernet_that_is_up_and_free_is_served_by_default() {

@@ -69,10 +69,10 @@ pub(crate) struct Options {
     /// How packets are received and sent
     #[arg(long, value_enum, value_name = "KIND", default_value_t = DatapathKind::Auto)]
     pub(crate) datapath: DatapathKind,
-    /// Where the XDP program of --datapath afxdp runs
+    /// Where the XDP program of --datapath afxdp or xdp runs; xdp forwards in the driver only
     #[arg(long, value_enum, value_name = "MODE", default_value_t = XdpMode::Auto)]
     pub(crate) xdp_mode: XdpMode,
-    /// Microseconds that a worker of --datapath afxdp polls busily after a frame, 1 to 1000000 [default: not at all]
+    /// Microseconds that a worker of --datapath afxdp or xdp polls busily after a frame, 1 to 1000000 [default: not at all]
     #[arg(long, value_name = "USECS", value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     pub(crate) busy_poll: Option<u32>,
     /// An interface to serve on (may be repeated) [default: every Ethernet interface that is up and no port of a bridge or bond]
@@ -150,10 +150,14 @@ impl fmt::Display for DatapathKind {
 /// Why the daemon can't start with these options here.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub(crate) enum OptionsError {
-    #[error("--datapath {0}: not available in this version; use auto, tc, afpacket or afxdp")]
+    #[error("--datapath {0}: not available in this version; use auto, xdp, tc, afxdp or afpacket")]
     Datapath(DatapathKind),
-    #[error("{0} is for --datapath afxdp; it is {1}")]
-    OnlyAfxdp(&'static str, DatapathKind),
+    #[error("{0} is for --datapath afxdp or xdp; it is {1}")]
+    OnlyXdp(&'static str, DatapathKind),
+    #[error(
+        "--xdp-mode generic: --datapath xdp forwards where XDP runs in the driver only; use --datapath tc, or afxdp without the tier"
+    )]
+    GenericTier,
     #[error("--interface {0}: no such interface in this network namespace; 'ip link' lists them")]
     NoInterface(String),
     #[error("--interface {0}: given twice")]
@@ -170,7 +174,10 @@ impl OptionsError {
     /// Whether the command line is at fault, whatever the machine.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
-            OptionsError::Datapath(_) | OptionsError::OnlyAfxdp(..) | OptionsError::Twice(_) => true,
+            OptionsError::Datapath(_)
+            | OptionsError::OnlyXdp(..)
+            | OptionsError::GenericTier
+            | OptionsError::Twice(_) => true,
             OptionsError::NoInterface(_) | OptionsError::Capabilities(_) | OptionsError::Look(_) => false,
         }
     }
@@ -218,15 +225,18 @@ impl Options {
 
     /// What can be known before anything is changed.
     pub(crate) fn check(&self) -> Result<(), OptionsError> {
-        if matches!(self.datapath, DatapathKind::Xdp | DatapathKind::Nfqueue) {
+        if self.datapath == DatapathKind::Nfqueue {
             return Err(OptionsError::Datapath(self.datapath));
         }
         for (option, given) in
             [("--xdp-mode", self.xdp_mode != XdpMode::Auto), ("--busy-poll", self.busy_poll.is_some())]
         {
-            if given && self.datapath != DatapathKind::Afxdp {
-                return Err(OptionsError::OnlyAfxdp(option, self.datapath));
+            if given && !matches!(self.datapath, DatapathKind::Afxdp | DatapathKind::Xdp) {
+                return Err(OptionsError::OnlyXdp(option, self.datapath));
             }
+        }
+        if self.datapath == DatapathKind::Xdp && self.xdp_mode == XdpMode::Generic {
+            return Err(OptionsError::GenericTier);
         }
         self.check_interfaces()?;
         if self.control_only {
@@ -344,18 +354,23 @@ mod tests {
     fn what_this_version_or_machine_lacks_is_named() {
         let check = |words: &str| parse(words).unwrap().options.check();
         assert_eq!(check("lvsd --control-only --interface lo"), Ok(()));
-        for kind in ["xdp", "nfqueue"] {
-            let e = check(&format!("lvsd --datapath {kind}")).unwrap_err().to_string();
-            assert_eq!(
-                e,
-                format!("--datapath {kind}: not available in this version; use auto, tc, afpacket or afxdp")
-            );
-        }
+        let e = check("lvsd --datapath nfqueue").unwrap_err().to_string();
+        assert_eq!(
+            e,
+            "--datapath nfqueue: not available in this version; use auto, xdp, tc, afxdp or afpacket"
+        );
         for (words, option) in [("--busy-poll 50", "--busy-poll"), ("--xdp-mode generic", "--xdp-mode")] {
             let e = check(&format!("lvsd --control-only {words}")).unwrap_err().to_string();
-            assert_eq!(e, format!("{option} is for --datapath afxdp; it is auto"));
+            assert_eq!(e, format!("{option} is for --datapath afxdp or xdp; it is auto"));
             assert_eq!(check(&format!("lvsd --control-only --datapath afxdp {words}")), Ok(()));
         }
+        for words in ["", "--xdp-mode auto", "--xdp-mode native --busy-poll 50"] {
+            let line = format!("lvsd --control-only --datapath xdp {words}");
+            assert_eq!(check(line.trim_end()), Ok(()));
+        }
+        let e = check("lvsd --control-only --datapath xdp --xdp-mode generic").unwrap_err();
+        assert_eq!(e, OptionsError::GenericTier);
+        assert!(e.to_string().contains("use --datapath tc"), "{e}");
         for name in ["nosuch0", "lo-and-a-name-that-is-too-long"] {
             let e = check(&format!("lvsd --control-only --interface {name}")).unwrap_err();
             assert_eq!(e, OptionsError::NoInterface(name.to_owned()));

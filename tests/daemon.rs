@@ -193,10 +193,14 @@ fn errors_of_the_start_are_one_line_and_change_nothing() {
     // The command line's own fault: the same status as for what clap finds.
     for (words, says) in [
         (&["--datapath", "nfqueue"][..], "--datapath nfqueue: not available in this version"),
-        (&["--xdp-mode", "native"], "--xdp-mode is for --datapath afxdp; it is auto"),
+        (&["--xdp-mode", "native"], "--xdp-mode is for --datapath afxdp or xdp; it is auto"),
         (
             &["--busy-poll", "9", "--datapath", "afpacket"],
-            "--busy-poll is for --datapath afxdp; it is afpacket",
+            "--busy-poll is for --datapath afxdp or xdp; it is afpacket",
+        ),
+        (
+            &["--xdp-mode", "generic", "--datapath", "xdp"],
+            "--xdp-mode generic: --datapath xdp forwards where XDP runs in the driver only; use --datapath tc",
         ),
         (&["--control-only", "--interface", "lo", "--interface", "lo"], "--interface lo: given twice"),
     ] {

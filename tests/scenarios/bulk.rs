@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use crate::capture::{Capture, Packet, decode, mac, says_too_big};
 use crate::client::{curl_sha256, upload};
-use crate::director::{has_tier, taps_see_what_is_ours};
+use crate::director::{has_tier, has_xdp_tier, taps_see_what_is_ours};
 use crate::lab::{Family, Lab, Mode};
 use crate::netns::Netns;
 use crate::servers::{Service, TcpServer, big_file};
@@ -115,6 +115,9 @@ fn sound_on_the_wire(mode: Mode, family: Family, prepare: impl Fn(&Lab)) {
         Mode::Nat => no_offloads(&lab.director, "o0"),
         Mode::Dr | Mode::Ipip | Mode::Gre => no_offloads(&lab.lan, "cli"),
     }
+    if has_xdp_tier() && mode == Mode::Nat {
+        take_singly(&lab);
+    }
     prepare(&lab);
     lab.start_lvsd();
     let (vip, sink) = (lab.vip_port(family, 80), lab.vip_port(family, SINK));
@@ -141,6 +144,14 @@ fn sound_on_the_wire(mode: Mode, family: Family, prepare: impl Fn(&Lab)) {
     let got = sound(&at_client);
     assert!(got >= big.bytes as usize / 20, "only {got} bytes were seen at the client");
     too_big.look(|t| assert!(t.is_empty(), "the client was told {} times that packets are too big", t.len()));
+}
+
+/// Has the client take frames that XDP redirects to it by an XDP program, not by GRO as elsewhere: GRO would gather them before a
+/// packet socket sees them.
+fn take_singly(lab: &Lab) {
+    let object = crate::tunnel::other_program(&lab.dir);
+    lab.client.ip(&format!("link set dev c0 xdpdrv obj {} sec xdp", object.display()));
+    lab.client.sh("ethtool -K c0 gro off");
 }
 
 /// Switches a device's own segmentation and checksumming off: what it sends is what a wire would carry.

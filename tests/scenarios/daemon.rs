@@ -185,7 +185,7 @@ fn services_survive_a_restart() {
 }
 
 /// Runs a command that should end by itself, and soon.
-fn ends(command: &mut Command, about: &str) -> Output {
+pub(crate) fn ends(command: &mut Command, about: &str) -> Output {
     let mut child = command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())

@@ -38,13 +38,14 @@ pub(crate) struct Lvsd {
 }
 
 impl Lvsd {
-    /// Starts it in `ns` on `devs`, for at most `limit` connections, with more arguments, and waits until it answers.
+    /// Starts it in `ns` on `devs`, for at most `limit` connections, with more arguments, and waits until it answers. A data path among
+    /// them stands in the place of that which is under test.
     #[track_caller]
     pub(crate) fn start(ns: &Netns, devs: &[&str], dir: &TempDir, limit: u32, more: &[&str]) -> Lvsd {
         let (socket, state) = (dir.join("lvsd.sock"), dir.join("lvsd.state"));
         let mut command = ns.command(probe::lvsd());
         if more.contains(&"--datapath") {
-            common_arguments(&mut command, &socket, &state, devs, limit);
+            lvsd_arguments_but_datapath(&mut command, &socket, &state, devs, limit);
         } else {
             lvsd_arguments(&mut command, &socket, &state, devs, limit);
         }
@@ -186,7 +187,7 @@ fn head(lines: &[&str]) -> String {
     }
 }
 
-/// The data path under test: what `LVSD_DATAPATH` says (`afpacket`, `afxdp`, `afxdp-generic`, `tc`), else AF_PACKET rings.
+/// The data path under test: what `LVSD_DATAPATH` says (`afpacket`, `afxdp`, `afxdp-generic`, `tc`, `xdp`), else AF_PACKET rings.
 pub(crate) fn datapath_arguments() -> Vec<String> {
     let chosen = std::env::var("LVSD_DATAPATH").unwrap_or_else(|_| "afpacket".into());
     let words = match chosen.split_once('-') {
@@ -218,12 +219,18 @@ pub(crate) fn taps_see_what_is_ours() -> bool {
 
 /// The daemon's arguments.
 pub(crate) fn lvsd_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
-    common_arguments(command, socket, state, devs, limit);
     command.args(datapath_arguments());
+    lvsd_arguments_but_datapath(command, socket, state, devs, limit);
 }
 
-/// The same without a data path.
-fn common_arguments(command: &mut Command, socket: &Path, state: &Path, devs: &[&str], limit: u32) {
+/// The daemon's arguments without that for the data path.
+pub(crate) fn lvsd_arguments_but_datapath(
+    command: &mut Command,
+    socket: &Path,
+    state: &Path,
+    devs: &[&str],
+    limit: u32,
+) {
     command.arg("--socket").arg(socket).arg("--state-file").arg(state);
     for d in devs {
         command.args(["--interface", d]);

@@ -39,6 +39,7 @@ mod selftest;
 mod arp;
 mod bulk;
 mod daemon;
+mod datapaths;
 mod http;
 mod icmp;
 mod life;

@@ -97,7 +97,7 @@ fn in_maps(rounds: usize) -> Result<Vec<f64>, Failure> {
         max_v4: CONNECTIONS,
         max_v6: 1024,
         workers: 1,
-        rings: Rings::Auto,
+        rings: Rings::AfPacket,
         pins: Pins::Nowhere,
     };
     let core = Core::new(config, false)?;

@@ -38,7 +38,7 @@ pub(crate) fn run(o: &Options) -> Result<Value, Failure> {
         max_v4: o.max,
         max_v6: o.max_ipv6,
         workers: 1,
-        rings: Rings::Auto,
+        rings: Rings::AfPacket,
         pins: Pins::Nowhere,
     };
     let core = Core::new(config, false)?;

@@ -31,7 +31,7 @@ fn a_directory_is_made_locked_cleared_and_removed() {
     let again = PinDir::find(&path).unwrap_err();
     assert!(matches!(again, PinError::InUse(_)), "{again}");
     assert!(again.to_string().contains(path.to_str().unwrap()), "{again}");
-    let map = aya::maps::Array::<_, u32>::create(4, 0).unwrap();
+    let map = Array::<_, u32>::create(4, 0).unwrap();
     map.pin(dir.map("numbers")).unwrap();
     assert!(!dir.is_empty());
     dir.clear().unwrap();

@@ -152,36 +152,40 @@ impl XdpPort {
         if self.common.config.attach != Attach::Generic {
             match attempt(XdpMode::Driver) {
                 Ok(link) => return Ok((link, false)),
-                Err(e) => {
-                    match errno(&e) {
-                        libc::EBUSY | libc::EEXIST => return Err(self.occupied(index)),
-                        libc::ENOSPC => {
-                            return Err(SetupError::Bpf {
+                Err(e) => match errno(&e) {
+                    libc::EBUSY | libc::EEXIST => return Err(self.occupied(index)),
+                    libc::ENOSPC => {
+                        return Err(SetupError::Bpf {
                             what: what(),
                             reason: "it has fewer receive queues than its veth peer has transmit queues; give it as many \
                                      (numrxqueues when it is made, 'ethtool -L'), or use --datapath afpacket"
                                 .into(),
                         });
-                        }
-                        libc::EPERM | libc::ENODEV => return Err(failed(&self.name, what(), &e)),
-                        _ if self.common.config.attach == Attach::Auto => {
-                            tracing::info!("interface {}: no native XDP ({e}); generic mode", self.name);
-                        }
-                        libc::EOPNOTSUPP => {
-                            return Err(SetupError::Bpf {
-                            what: what(),
-                            reason: "its driver has no native XDP; use --xdp-mode generic, or --datapath afpacket".into(),
-                        });
-                        }
-                        _ => return Err(failed(&self.name, what(), &e)),
                     }
-                }
+                    libc::EPERM | libc::ENODEV => return Err(failed(&self.name, what(), &e)),
+                    _ if self.common.config.attach == Attach::Auto => {
+                        tracing::info!("interface {}: no native XDP ({e}); generic mode", self.name);
+                    }
+                    libc::EOPNOTSUPP => {
+                        return Err(SetupError::Bpf { what: what(), reason: self.no_native().into() });
+                    }
+                    _ => return Err(failed(&self.name, what(), &e)),
+                },
             }
         }
         match attempt(XdpMode::Skb) {
             Ok(link) => Ok((link, true)),
             Err(e) if matches!(errno(&e), libc::EBUSY | libc::EEXIST) => Err(self.occupied(index)),
             Err(e) => Err(failed(&self.name, what(), &e)),
+        }
+    }
+
+    /// What is said where the driver has no XDP.
+    fn no_native(&self) -> &'static str {
+        if self.common.tables.tier().is_some() {
+            "its driver has no native XDP, without which the tier at XDP sends nothing by it; use --datapath tc"
+        } else {
+            "its driver has no native XDP; use --xdp-mode generic, or --datapath afpacket"
         }
     }
 
@@ -228,7 +232,7 @@ impl XdpPort {
     fn open_for_tier(&self, attached: &Attached, mac: [u8; 6]) -> Result<(), SetupError> {
         let Some(tier) = self.common.tables.tier() else { return Ok(()) };
         let why = if attached.generic {
-            "XDP runs in the stack there"
+            "its driver has no native XDP (--datapath tc has the tier there)"
         } else if !far::takes_redirected(&self.common.tables, &self.name, attached.index, mac) {
             "frames that XDP redirects to it do not arrive (on a veth, the far end needs an XDP program or 'ethtool -K DEV gro on')"
         } else {
