@@ -46,12 +46,12 @@ lint:
 	$(CARGO) fmt --all --check
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
-# All scenarios run on AF_PACKET rings, and a part again on each other data path: every scenario of a method on AF_XDP rings, every one of NAT and
-# direct routing on tc and on xdp, in both families between these two (tunnels are not the tier's), and queues and interfaces that
+# All scenarios run on AF_PACKET rings, and a part again on each other data path: every scenario of a method on AF_XDP rings, every one of each
+# method on tc and on xdp, in both families between these two, and queues and interfaces that
 # change. `make test-long` has them all on all.
 AFXDP_PAIRS = nat_v4 gre_v6
-TC_PAIRS = nat_v6 dr_v4 queues operator
-XDP_PAIRS = nat_v4 dr_v6 queues operator live
+TC_PAIRS = nat_v6 dr_v4 ipip_v4 queues operator
+XDP_PAIRS = nat_v4 dr_v6 gre_v6 queues operator live
 GENERIC_PAIRS = nat_v4 dr_v6 ipip_v6 gre_v4
 
 # The test profile (optimised a little, with debug assertions and overflow checks) is meant: it builds in a third of the

@@ -4,6 +4,10 @@
 //! out; it does no IO and reads no clock. [`io`] holds the ports under it, [`control`] what configures it.
 #![deny(unsafe_code)]
 
+/// Some unit tests share files with the integration tests, which know the crate by its name.
+#[cfg(all(test, feature = "daemon"))]
+extern crate self as lvsd;
+
 pub mod conn;
 #[cfg(feature = "daemon")]
 pub mod control;

@@ -173,12 +173,14 @@ int lvsd_tier_xdp(struct xdp_md *ctx)
 	__u32 index = ctx->ingress_ifindex, queue = ctx->rx_queue_index, place;
 	struct port *port = bpf_map_lookup_elem(&ports, &index);
 	struct tier_cpu *cpu = this_cpu();
-	__u16 head[7];
+	const __u16 *head = (void *)(long)ctx->data;
+	__be16 type;
 	__u64 *given;
 	int verdict, action;
 
-	if (!port || !cpu || queue >= PORT_QUEUES || bpf_xdp_load_bytes(ctx, 0, head, sizeof(head)))
+	if (!port || !cpu || queue >= PORT_QUEUES || (void *)(head + 7) > (void *)(long)ctx->data_end)
 		return XDP_PASS;
+	type = head[6];
 	if ((head[0] != port->mac[0] || head[1] != port->mac[1] || head[2] != port->mac[2]) &&
 	    !is_to_macvlan(ctx, FACE_XDP, index))
 		return XDP_PASS;
@@ -189,7 +191,7 @@ int lvsd_tier_xdp(struct xdp_md *ctx)
 	*(volatile __u64 *)given = *given + 1;
 	cpu->alone = !bpf_map_lookup_elem(&xsks, &place);
 	barrier();
-	verdict = judge_xdp(ctx, head[6]);
+	verdict = judge_xdp(ctx, type);
 	if (verdict == V_UP) {
 		action = bpf_redirect_map(&xsks, place, XDP_DROP);
 		if (action == XDP_REDIRECT)

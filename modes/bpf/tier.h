@@ -9,7 +9,7 @@
 #ifndef LVSD_TIER_H
 #define LVSD_TIER_H
 
-#include "classify.h"
+#include "tier_head.h"
 
 /* Flags of an entry's word 0 (src/engine/tier.rs): for each direction, whether its packets are about to be ours, are ours, or
  * are to be dropped rather than sent up while they are about to be. */
@@ -24,12 +24,8 @@
 
 #define METHOD_MASK 0x3f
 #define METHOD_MASQ 0
+#define METHOD_TUNNEL 2
 #define METHOD_DROUTE 3
-
-#define TCP_FIN 0x01
-#define TCP_SYN 0x02
-#define TCP_RST 0x04
-#define TCP_ACK 0x10
 
 #define HOP_LINES 65536
 #define HOP_READY 2
@@ -55,7 +51,13 @@ struct dest_line {
 };
 
 #define DEST_FLAGS 0
+#define DEST_ADDR 1     /* high word first */
+#define DEST_END 3      /* the address's family in bits 16 to 23 */
 #define DEST_ROUTE 7
+#define DEST_TUNNEL 9   /* kind:8 from the lowest bit up, 0:8, flags:16 */
+#define DEST_SOURCE 10  /* high word first; then routes' epoch:32, changes:31, busy:1 */
+#define DEST_PATH_MTU 13 /* tick of its end:32, 0:16, MTU:16 */
+#define SOURCE_BUSY 1
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
@@ -134,6 +136,7 @@ struct plan {
 	__u64 to;       /* destination MAC:48, MTU:16 */
 	__u64 out;      /* source MAC:48, port:16 */
 	__u64 addr[2];  /* what replaces an address, high word first; of IPv4 the low half of addr[1] */
+	__u64 source[2]; /* of a tunnel, whose other end is addr */
 	__u32 ifindex;
 	__u32 dest;
 	__u32 pkts;
@@ -145,8 +148,17 @@ struct plan {
 	__u8 v6;
 	__u8 reply;     /* from the server */
 	__u8 nat;
-	__u8 unused;
+	__u8 tunnel;    /* TUNNEL_*; 0: none */
 };
+
+#define TUNNEL_IPIP 1
+#define TUNNEL_GRE 2
+#define TUNNEL_SUM 4 /* GRE with a checksum */
+#define TUNNEL_V6 8  /* the outer packet */
+
+/* Least MTU of a link that carries IPv4, and IPv6. */
+#define LEAST_V4 68
+#define LEAST_V6 1280
 
 /* One processor's. Nothing else writes to it, so there is no atomic addition. */
 struct tier_cpu {
@@ -162,7 +174,8 @@ struct tier_cpu {
 	struct plan plan;
 	__u32 alone;    /* no socket gets what would go up */
 	__u32 unused;
-	__u64 fill[12]; /* 256 bytes in all */
+	__u64 ident;    /* of outer packets that may be fragmented */
+	__u64 fill[9]; /* 256 bytes in all */
 };
 
 struct {
@@ -190,138 +203,6 @@ struct {
 } tier_conf SEC(".maps");
 
 const volatile __u32 max_dests = 1;
-
-/*
- * The headers of a packet of TCP or UDP as far as they are wanted, read in one go. They lie so that addresses and ports are aligned,
- * or clang would read them byte by byte: IPv4 begins at byte 4, IPv6 at byte 0.
- */
-union headers {
-	__u64 w[8];
-	__u32 d[16];
-	__u16 h[32];
-	__u8 b[64];
-};
-
-#define V4_AT 4
-#define V6_AT 0
-
-/* What a packet's own headers say. */
-struct head {
-	__u8 v6, proto, ttl, tcp_flags;
-	__u16 total;      /* bytes of the IP packet */
-	__u16 l4_header;  /* bytes of the transport header */
-	__u16 checksum;   /* the transport's */
-	__u8 no_checksum; /* UDP without one */
-};
-
-static __always_inline __u16 be16(const __u8 *p)
-{
-	return p[0] << 8 | p[1];
-}
-
-/* The one's complement sum in one word; 0 only of 0. */
-static __always_inline __u16 fold(__u32 sum)
-{
-	sum = (sum >> 16) + (sum & 0xffff);
-	return (sum >> 16) + sum;
-}
-
-static __always_inline __u32 halves(__u32 w)
-{
-	return (w >> 16) + (w & 0xffff);
-}
-
-/* The sum over a good IPv4 header is all ones, in whatever order of bytes. */
-static __always_inline int adds_up(const __u32 *ip)
-{
-	__u64 sum = (__u64)ip[0] + ip[1] + ip[2] + ip[3] + ip[4];
-
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	return fold(halves(sum) + (sum >> 32)) == 0xffff;
-}
-
-/* Reads what there is of an IP header of `ip` bytes and what follows it. `frame` is the frame's length. */
-static __always_inline int read_headers(void *ctx, const int face, __u32 frame, const __u32 at, const __u32 ip, union headers *x)
-{
-	__u64 len = frame - 14;
-
-	if (frame < 14 + ip + 8)
-		return 0;
-	if (len > ip + 20)
-		len = ip + 20;
-	asm volatile("" : "+r"(len));
-	if (len < ip + 8 || len > ip + 20)
-		return 0;
-	return !load(ctx, face, 14, x->b + at, len);
-}
-
-/* The transport header at byte `l4`, of which there are `room` bytes by what the IP header says. */
-static __always_inline int plain_transport(struct head *h, const union headers *x, const __u32 l4, __u32 frame, __u32 room)
-{
-	__u32 ip = h->total - room;
-
-	if (h->proto == P_TCP) {
-		h->l4_header = (x->b[l4 + 12] >> 4) * 4;
-		h->tcp_flags = x->b[l4 + 13];
-		h->checksum = bpf_ntohs(x->h[(l4 + 16) / 2]);
-		h->no_checksum = 0;
-		return frame >= 14 + ip + 20 && h->l4_header >= 20 && h->l4_header <= room;
-	}
-	if (h->proto == P_UDP) {
-		__u32 length = bpf_ntohs(x->h[(l4 + 4) / 2]);
-
-		h->l4_header = 8;
-		h->tcp_flags = 0;
-		h->checksum = bpf_ntohs(x->h[(l4 + 6) / 2]);
-		h->no_checksum = !h->checksum;
-		return length >= 8 && length <= room;
-	}
-	return 0;
-}
-
-/* Reads a plain packet of TCP or UDP; 0 where it is something else, or odd. */
-static __always_inline int plain_v4(void *ctx, const int face, __u32 frame, struct head *h, union headers *x)
-{
-	/* a fragment, or a reserved bit; DF may be set */
-	const __u16 odd = bpf_htons(0xbfff);
-
-	if (!read_headers(ctx, face, frame, V4_AT, 20, x))
-		return 0;
-	if (x->b[V4_AT] != 0x45 || (x->h[(V4_AT + 6) / 2] & odd))
-		return 0;
-	h->v6 = 0;
-	h->proto = x->b[V4_AT + 9];
-	h->ttl = x->b[V4_AT + 8];
-	h->total = bpf_ntohs(x->h[(V4_AT + 2) / 2]);
-	if (h->total + 14 > frame || h->total < 20 || !adds_up(x->d + V4_AT / 4))
-		return 0;
-	return plain_transport(h, x, V4_AT + 20, frame, h->total - 20);
-}
-
-static __always_inline int plain_v6(void *ctx, const int face, __u32 frame, struct head *h, union headers *x)
-{
-	__u32 payload;
-
-	if (!read_headers(ctx, face, frame, V6_AT, 40, x) || x->b[V6_AT] >> 4 != 6)
-		return 0;
-	h->v6 = 1;
-	h->proto = x->b[V6_AT + 6];
-	h->ttl = x->b[V6_AT + 7];
-	payload = bpf_ntohs(x->h[(V6_AT + 4) / 2]);
-	if (payload > 0xffff - 40 || payload + 54 > frame)
-		return 0;
-	h->total = payload + 40;
-	return plain_transport(h, x, V6_AT + 40, frame, payload);
-}
-
-/*
- * Whether a super-packet's checksum is partial, as it should be. One that GRO made as a list of its segments has the first one's,
- * complete or partial; the core knows what to do with it.
- */
-static __always_inline int is_partial(const struct head *h, __u32 addrs)
-{
-	return h->checksum == fold(addrs + h->proto + h->total - (h->v6 ? 40 : 20));
-}
 
 /* What the entry says of the connection, beside the plan. */
 struct found {
@@ -383,11 +264,57 @@ static __always_inline int sizes(struct plan *p, const struct head *h, __u32 gso
 	return 1;
 }
 
-/* Whether the tier may forward the packet, for all that headers, connection and ways say. Fills in the plan. */
-static __always_inline int can_forward(struct plan *p, const struct head *h, const struct found *f, __u32 gso, __u64 src_low,
-				       __u64 src_high)
+static __always_inline __u32 tunnel_overhead(__u8 tunnel)
 {
-	__u32 zero = 0, state = (f->word >> 32) & 0xff, method = f->ports & METHOD_MASK;
+	return (tunnel & TUNNEL_V6 ? 40 : 20) + (tunnel & TUNNEL_SUM ? 8 : tunnel & TUNNEL_GRE ? 4 : 0);
+}
+
+/*
+ * Puts a tunnel into the plan. Its other end is that of the server's line, which may be of another family than the connection.
+ * Answers the largest packet that it carries, or 0: where something must be found out, or told, or cut.
+ */
+static __always_inline __u32 tunnel(struct plan *p, struct dest_line *dest, __u32 epoch, __u32 mtu)
+{
+	__u64 how = READ64(&dest->w[DEST_TUNNEL]), source = READ64(&dest->w[DEST_SOURCE + 2]), path;
+	__u32 overhead;
+
+	if ((how & 0xff) == 0)
+		p->tunnel = TUNNEL_IPIP;
+	else if ((how & 0xff) == 2)
+		p->tunnel = how & 0x10000 ? TUNNEL_GRE | TUNNEL_SUM : TUNNEL_GRE;
+	else
+		return 0;
+	if (((READ64(&dest->w[DEST_END]) >> 16) & 0xff) == FAMILY_V6)
+		p->tunnel |= TUNNEL_V6;
+	if (source >> 32 != epoch || source & SOURCE_BUSY)
+		return 0;
+	barrier();
+	p->source[0] = READ64(&dest->w[DEST_SOURCE]);
+	p->source[1] = READ64(&dest->w[DEST_SOURCE + 1]);
+	barrier();
+	if (READ64(&dest->w[DEST_SOURCE + 2]) != source)
+		return 0;
+	p->addr[0] = READ64(&dest->w[DEST_ADDR]);
+	p->addr[1] = READ64(&dest->w[DEST_ADDR + 1]);
+	path = READ64(&dest->w[DEST_PATH_MTU]);
+	if (path) {
+		/* when it is over the core forgets it */
+		if ((__s32)((__u32)(bpf_ktime_get_ns() >> 26) - (__u32)(path >> 32)) >= 0)
+			return 0;
+		if ((path & 0xffff) < mtu)
+			mtu = path & 0xffff;
+	}
+	overhead = tunnel_overhead(p->tunnel);
+	if (mtu < overhead + (p->tunnel & TUNNEL_V6 ? LEAST_V6 : LEAST_V4))
+		return 0;
+	return mtu - overhead;
+}
+
+/* Whether the tier may forward the packet, for all that headers, connection and ways say. Fills in the plan. */
+static __always_inline int can_forward(const int face, struct plan *p, const struct head *h, const struct found *f, __u32 gso,
+				       int partial, __u64 src_low, __u64 src_high)
+{
+	__u32 zero = 0, mtu, state = (f->word >> 32) & 0xff, method = f->ports & METHOD_MASK;
 	struct tier_conf *conf = bpf_map_lookup_elem(&tier_conf, &zero);
 	struct dest_line *dest = bpf_map_lookup_elem(&dests, &f->dest);
 	__u32 timeout;
@@ -407,11 +334,12 @@ static __always_inline int can_forward(struct plan *p, const struct head *h, con
 	/* a shorter timeout needs its timer set anew */
 	if (timeout < (__u32)f->seen)
 		return 0;
-	if (method == METHOD_MASQ)
-		p->nat = 1;
-	else if (method == METHOD_DROUTE && !p->reply)
-		p->nat = 0;
-	else
+	p->tunnel = 0;
+	p->nat = method == METHOD_MASQ;
+	if (!p->nat && (p->reply || (method != METHOD_DROUTE && method != METHOD_TUNNEL)))
+		return 0;
+	/* a super-packet that GRO made as a list of segments has the first one's checksum; the core knows what to do with it */
+	if (gso && !partial)
 		return 0;
 	if (!(READ64(&dest->w[DEST_FLAGS]) & DEST_AVAILABLE))
 		return 0;
@@ -425,7 +353,16 @@ static __always_inline int can_forward(struct plan *p, const struct head *h, con
 	p->port = p->reply ? f->ports >> 32 : f->ports >> 16;
 	p->proto = h->proto;
 	p->v6 = h->v6;
-	return sizes(p, h, gso, p->to & 0xffff);
+	mtu = p->to & 0xffff;
+	if (method == METHOD_TUNNEL) {
+		mtu = tunnel(p, dest, READ64(&dest->w[DEST_ROUTE]) >> 32, mtu);
+		if (!mtu || h->total + tunnel_overhead(p->tunnel) > 0xffff)
+			return 0;
+		/* only TCP can be cut behind us; and what GRE's checksum is over must be complete */
+		if (face == FACE_SKB && ((gso && h->proto != P_TCP) || (partial && p->tunnel & TUNNEL_SUM)))
+			return 0;
+	}
+	return sizes(p, h, gso, mtu);
 }
 
 /* A word of the entry, of which the families have their own number. Found in one step, so that the verifier sees it is within. */
@@ -526,9 +463,7 @@ static __always_inline int judge_flow_v4(void *ctx, const int face, __u32 frame,
 	f.dest = r.w[3];
 	f.seen = r.w[4];
 	f.route = r.w[5];
-	can = can_forward(p, &h, &f, gso, k.w[0] >> 32, 0);
-	if (gso && !is_partial(&h, halves(k.w[0]) + halves(k.w[0] >> 32)))
-		can = 0;
+	can = can_forward(face, p, &h, &f, gso, is_partial(&h, halves(k.w[0]) + halves(k.w[0] >> 32)), k.w[0] >> 32, 0);
 	w = entry_word(p, 0, 0);
 	return w ? turn(w, f.word, p->reply, can, cpu) : V_UP;
 }
@@ -540,7 +475,7 @@ static __always_inline int judge_flow_v6(void *ctx, const int face, __u32 frame,
 	struct found f;
 	struct head h;
 	struct key_v6 k;
-	__u32 ports;
+	__u32 ports, addrs = 0;
 	__u64 pair, *w;
 	int can;
 
@@ -568,15 +503,10 @@ static __always_inline int judge_flow_v6(void *ctx, const int face, __u32 frame,
 	f.dest = r.w[8];
 	f.seen = r.w[9];
 	f.route = r.w[10];
-	can = can_forward(p, &h, &f, gso, k.w[1], k.w[0]);
-	if (gso) {
-		__u32 sum = 0;
-
-		for (int i = 0; i < 4; i++)
-			sum += halves(k.w[i]) + halves(k.w[i] >> 32);
-		if (!is_partial(&h, sum))
-			can = 0;
-	}
+#pragma unroll
+	for (int i = 0; i < 4; i++)
+		addrs += halves(k.w[i]) + halves(k.w[i] >> 32);
+	can = can_forward(face, p, &h, &f, gso, is_partial(&h, addrs), k.w[1], k.w[0]);
 	w = entry_word(p, 0, 0);
 	return w ? turn(w, f.word, p->reply, can, cpu) : V_UP;
 }
@@ -649,6 +579,16 @@ static __always_inline int odd_goes_up(void *ctx, const int face, int v6)
 	p.v6 = v6;
 	word = entry_word(&p, 0, 0);
 	return word ? turn(word, READ64(word), !!(pair & LVSD_PAIR_OUT), 0, cpu) : V_UP;
+}
+
+/* A packet could not be changed as planned. What follows it goes up. */
+static __always_inline void failed(const struct plan *p, struct tier_cpu *cpu)
+{
+	__u64 *word = entry_word(p, 0, 0);
+
+	cpu->failed++;
+	if (word)
+		turn(word, READ64(word), p->reply, 0, cpu);
 }
 
 /* Sends a packet that has been changed as its plan says. */

@@ -7,7 +7,7 @@
 
 #include <linux/pkt_cls.h>
 
-#include "tier.h"
+#include "tier_tunnel.h"
 
 #define PACKET_HOST 0
 #define PACKET_OTHERHOST 3
@@ -147,6 +147,47 @@ static __always_inline int forward_v6_skb(struct __sk_buff *skb, const struct pl
 	       !bpf_l4_csum_replace(skb, at, old_port, new_port, flags | 2);
 }
 
+/*
+ * Wraps a frame whose packet has its TTL counted down. The kernel is told what is inside, so that it cuts a super-packet, or completes
+ * a checksum, where the device that it leaves by cannot. A segment keeps its size: the judge has seen that it fits.
+ */
+__noinline int wrap_skb(struct __sk_buff *skb)
+{
+	struct tier_cpu *cpu = this_cpu();
+	struct inner in;
+	struct plan *p;
+	__u64 flags = BPF_F_ADJ_ROOM_FIXED_GSO;
+	__u8 *frame = head_skb(skb, 34);
+	__u32 off;
+	__s64 sum;
+	__be16 field;
+
+	if (!cpu || !frame)
+		return 0;
+	p = &cpu->plan;
+	read_inner(frame + 14, p->v6, &in);
+	if (skb->len > 14 + in.total && bpf_skb_change_tail(skb, 14 + in.total, 0))
+		return 0;
+	flags |= p->tunnel & TUNNEL_V6 ? BPF_F_ADJ_ROOM_ENCAP_L3_IPV6 : BPF_F_ADJ_ROOM_ENCAP_L3_IPV4;
+	if (p->tunnel & TUNNEL_GRE)
+		flags |= BPF_F_ADJ_ROOM_ENCAP_L4_GRE;
+	if (bpf_skb_adjust_room(skb, tunnel_overhead(p->tunnel), BPF_ADJ_ROOM_MAC, flags))
+		return 0;
+	frame = head_skb(skb, OUTER_MAX);
+	if (!frame)
+		return 0;
+	write_outer(frame, p, &in, cpu);
+	if (!(p->tunnel & TUNNEL_SUM))
+		return 1;
+	off = 14 + outer_ip(p);
+	sum = sum_skb(skb, off, in.total + 8);
+	if (sum < 0)
+		return 0;
+	/* added up as it lies in memory */
+	field = ~fold64(sum);
+	return !bpf_skb_store_bytes(skb, off + 4, &field, 2, 0);
+}
+
 /* Does what this processor's plan says. A function of its own, so that the programs' stack is not added to that of others. */
 __noinline int forward_skb(struct __sk_buff *skb)
 {
@@ -156,8 +197,8 @@ __noinline int forward_skb(struct __sk_buff *skb)
 	if (!cpu)
 		return TC_ACT_SHOT;
 	p = &cpu->plan;
-	if (!(p->v6 ? forward_v6_skb(skb, p) : forward_v4_skb(skb, p))) {
-		cpu->failed++;
+	if (!(p->v6 ? forward_v6_skb(skb, p) : forward_v4_skb(skb, p)) || (p->tunnel && !wrap_skb(skb))) {
+		failed(p, cpu);
 		return TC_ACT_SHOT;
 	}
 	return send_on(p, cpu);

@@ -6,7 +6,7 @@
 #ifndef LVSD_TIER_XDP_H
 #define LVSD_TIER_XDP_H
 
-#include "tier.h"
+#include "tier_tunnel.h"
 #include "xdp.h"
 
 /* How many frames the program has given to each socket, or is about to: the worker that counts as many has seen them all. */
@@ -17,21 +17,6 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } xsk_given SEC(".maps");
-
-/* A frame's transport part, on its way through the checksum; one processor's. */
-#define SUM_CHUNK 512
-#define SUM_CHUNKS 19
-
-struct sum_buffer {
-	__u8 bytes[SUM_CHUNK];
-};
-
-struct {
-	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
-	__uint(max_entries, 1);
-	__type(key, __u32);
-	__type(value, struct sum_buffer);
-} sum_buffers SEC(".maps");
 
 __noinline int judge_xdp_v4(struct xdp_md *xdp)
 {
@@ -69,52 +54,6 @@ static __always_inline int judge_xdp(struct xdp_md *xdp, __be16 type)
 	if (verdict != V_NONE)
 		return verdict;
 	return odd_is_ours_xdp(xdp) ? odd_goes_up_xdp(xdp, type == bpf_htons(0x86dd)) : V_OTHERS;
-}
-
-/* The one's complement sum over `len` bytes of a frame from `off` on, not folded; -1 where they cannot be read. */
-__noinline __s64 sum_xdp(struct xdp_md *xdp, __u32 off, __u32 len)
-{
-	__u32 zero = 0, i;
-	struct sum_buffer *b = bpf_map_lookup_elem(&sum_buffers, &zero);
-	__s64 sum = 0;
-
-	if (!b)
-		return -1;
-	for (i = 0; i < SUM_CHUNKS; i++) {
-		if (len >= SUM_CHUNK) {
-			if (bpf_xdp_load_bytes(xdp, off, b->bytes, SUM_CHUNK))
-				return -1;
-			sum = bpf_csum_diff(0, 0, (__be32 *)b->bytes, SUM_CHUNK, sum);
-			off += SUM_CHUNK;
-			len -= SUM_CHUNK;
-		} else {
-			__u64 n = len - 1, whole;
-
-			if (!len)
-				return sum;
-			/* 1 or more by a sum: from a comparison with 0 Linux 6.1's verifier learns nothing */
-			asm volatile("" : "+r"(n));
-			n = (n & (SUM_CHUNK - 1)) + 1;
-			asm volatile("" : "+r"(n));
-			/* the last word is filled up by zeros */
-			whole = (n + 3) & ~3ULL;
-			asm volatile("" : "+r"(whole));
-			if (whole > SUM_CHUNK || whole < 4)
-				return -1;
-			*(__u32 *)(b->bytes + whole - 4) = 0;
-			if (bpf_xdp_load_bytes(xdp, off, b->bytes, n))
-				return -1;
-			return bpf_csum_diff(0, 0, (__be32 *)b->bytes, whole, sum);
-		}
-	}
-	return len ? -1 : sum;
-}
-
-static __always_inline __u16 fold64(__u64 sum)
-{
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	sum = (sum & 0xffffffff) + (sum >> 32);
-	return fold(sum);
 }
 
 /* What the headers are changed from and to, as one's complement sums. */
@@ -160,15 +99,14 @@ static __always_inline int forward_v4_xdp(struct xdp_md *xdp, const struct plan 
 	const __u32 at = p->proto == P_TCP ? 50 : 40;
 	struct change c = {};
 	__u8 *frame = (void *)(long)xdp->data;
-	__be16 field;
 	__u32 sum;
 	int made;
 
 	if ((void *)(frame + 42) > (void *)(long)xdp->data_end)
 		return 0;
-	if (bpf_xdp_load_bytes(xdp, at, &field, 2))
+	if ((void *)(frame + at + 2) > (void *)(long)xdp->data_end)
 		return 0;
-	c.checksum = bpf_ntohs(field);
+	c.checksum = bpf_ntohs(*(__be16 *)(frame + at));
 	c.addrs = halves(bpf_ntohl(*(__be32 *)(frame + 26))) + halves(bpf_ntohl(*(__be32 *)(frame + 30)));
 	c.length = be16(frame + 16) - 20;
 	if (p->nat) {
@@ -199,8 +137,10 @@ static __always_inline int forward_v4_xdp(struct xdp_md *xdp, const struct plan 
 		}
 	}
 	*(__be16 *)(frame + 24) = bpf_htons((__u16)~fold(sum));
-	field = bpf_htons(made);
-	return !bpf_xdp_store_bytes(xdp, at, &field, 2);
+	if ((void *)(frame + at + 2) > (void *)(long)xdp->data_end)
+		return 0;
+	*(__be16 *)(frame + at) = bpf_htons(made);
+	return 1;
 }
 
 static __always_inline __u32 sum16(const __u8 *p)
@@ -219,16 +159,15 @@ static __always_inline int forward_v6_xdp(struct xdp_md *xdp, const struct plan 
 	struct change c = {};
 	__u8 *frame = (void *)(long)xdp->data;
 	__be64 new[2];
-	__be16 field;
 	int made;
 
 	if ((void *)(frame + 62) > (void *)(long)xdp->data_end)
 		return 0;
-	if (bpf_xdp_load_bytes(xdp, at, &field, 2))
+	if ((void *)(frame + at + 2) > (void *)(long)xdp->data_end)
 		return 0;
 	new[0] = __builtin_bswap64(p->addr[0]);
 	new[1] = __builtin_bswap64(p->addr[1]);
-	c.checksum = bpf_ntohs(field);
+	c.checksum = bpf_ntohs(*(__be16 *)(frame + at));
 	c.addrs = sum16(frame + 22) + sum16(frame + 38);
 	c.length = be16(frame + 18);
 	if (p->nat) {
@@ -255,8 +194,46 @@ static __always_inline int forward_v6_xdp(struct xdp_md *xdp, const struct plan 
 			*(__be16 *)(frame + 56) = bpf_htons(p->port);
 		}
 	}
-	field = bpf_htons(made);
-	return !bpf_xdp_store_bytes(xdp, at, &field, 2);
+	if ((void *)(frame + at + 2) > (void *)(long)xdp->data_end)
+		return 0;
+	*(__be16 *)(frame + at) = bpf_htons(made);
+	return 1;
+}
+
+/* Wraps a frame whose packet is ready: complete, and with its TTL counted down. */
+__noinline int wrap_xdp(struct xdp_md *xdp)
+{
+	struct tier_cpu *cpu = this_cpu();
+	struct inner in;
+	struct plan *p;
+	__u8 *frame = (void *)(long)xdp->data;
+	__u32 off;
+	__s64 sum;
+	__be16 field;
+	int padding;
+
+	if (!cpu || (void *)(frame + 34) > (void *)(long)xdp->data_end)
+		return 0;
+	p = &cpu->plan;
+	read_inner(frame + 14, p->v6, &in);
+	padding = bpf_xdp_get_buff_len(xdp) - 14 - in.total;
+	if (padding > 0 && bpf_xdp_adjust_tail(xdp, -padding))
+		return 0;
+	if (bpf_xdp_adjust_head(xdp, -(int)tunnel_overhead(p->tunnel)))
+		return 0;
+	frame = (void *)(long)xdp->data;
+	if ((void *)(frame + OUTER_MAX) > (void *)(long)xdp->data_end)
+		return 0;
+	write_outer(frame, p, &in, cpu);
+	if (!(p->tunnel & TUNNEL_SUM))
+		return 1;
+	off = 14 + outer_ip(p);
+	sum = sum_xdp(xdp, off, in.total + 8);
+	if (sum < 0)
+		return 0;
+	/* added up as it lies in memory */
+	field = ~fold64(sum);
+	return !bpf_xdp_store_bytes(xdp, off + 4, &field, 2);
 }
 
 /* Does what this processor's plan says. */
@@ -268,8 +245,8 @@ __noinline int forward_xdp(struct xdp_md *xdp)
 	if (!cpu)
 		return XDP_DROP;
 	p = &cpu->plan;
-	if (!(p->v6 ? forward_v6_xdp(xdp, p) : forward_v4_xdp(xdp, p))) {
-		cpu->failed++;
+	if (!(p->v6 ? forward_v6_xdp(xdp, p) : forward_v4_xdp(xdp, p)) || (p->tunnel && !wrap_xdp(xdp))) {
+		failed(p, cpu);
 		return XDP_DROP;
 	}
 	return send_on(p, cpu);

@@ -13,7 +13,8 @@ use modes::Family;
 use modes::packet::{Packet, tcp_flags};
 
 use super::tcp::State;
-use super::worker::Worker;
+use super::tunnel::encapsulation;
+use super::worker::{self, Worker};
 use super::{Frame, PROTO_TCP, PROTO_UDP};
 use crate::conn::{Conn, ConnRef};
 use crate::route::PortId;
@@ -100,7 +101,8 @@ fn is_bare(p: &Packet, frame: &Frame<'_>) -> bool {
 
 impl Worker {
     /// Whether the tier is to be offered the direction of a connection that a packet, as it came, belongs to.
-    pub(super) fn wants_mark(&self, conn: &Conn<'_>, out: bool, p: &Packet, frame: &Frame<'_>) -> bool {
+    pub(super) fn wants_mark(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, frame: &Frame<'_>) -> bool {
+        self.cut_for = None;
         let nat = || conn.method() == FwdMethod::Masq as u8;
         self.marks.wants(conn.flags(), out) && !(is_bare(p, frame) && nat())
     }
@@ -111,8 +113,13 @@ impl Worker {
     pub(super) fn mark(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, port: PortId) {
         let word = conn.word();
         let method = conn.method();
-        let nat = method == FwdMethod::Masq as u8;
-        let known = nat || (method == FwdMethod::Droute as u8 && !out);
+        let tunnel = || encapsulation(self.director.dests.line(conn.dest()).tunnel()).is_some();
+        let known = match worker::method(method) {
+            FwdMethod::Masq => true,
+            FwdMethod::Droute => !out,
+            FwdMethod::Tunnel => !out && tunnel(),
+            _ => false,
+        };
         let plain_state = match State::from_u8(word.state()) {
             State::Established => p.proto == PROTO_TCP,
             State::Udp => true,

@@ -136,6 +136,7 @@ impl Worker {
         }
         self.counters().count(Count::Tunnel);
         self.counters().count(Count::Segmented);
+        self.cut_for = (path.hop.state == HopState::Ready).then_some(path.hop.port);
         Verdict::Emitted
     }
 

@@ -18,6 +18,7 @@ use super::tcp::{self, State, View};
 use super::tier::Marks;
 use super::{FLAG_ASSURED, Frame, FrameHandler, Out, PROTO_TCP, RxChecksum, Verdict};
 use crate::conn::{Conn, Direction, Expiry, Hint};
+use crate::route::PortId;
 use crate::time::{Now, ticks};
 
 /// Frames judged together.
@@ -51,6 +52,8 @@ pub struct Worker {
     parsed: Vec<Parsed>,
     pub(super) timeouts: [u32; TIMEOUTS],
     pub(super) marks: Marks,
+    /// The port by which the segments of this super-packet, cut for a tunnel, leave at once.
+    pub(super) cut_for: Option<PortId>,
     /// When the timers were last looked after.
     ticked: Now,
     /// Entries that the worker had made by then.
@@ -107,6 +110,7 @@ impl Worker {
             parsed: Vec::with_capacity(BATCH),
             timeouts: [0; TIMEOUTS],
             marks,
+            cut_for: None,
             ticked: Now::default(),
             made: 0,
         }
@@ -183,11 +187,12 @@ impl Worker {
     }
 
     /// Offers a connection's direction to the tier, if its packet is forwarded at once: what waits behind others would be overtaken.
+    /// A super-packet that was cut for a tunnel has gone to the outbox, which is empty before anything is handed over.
     fn offer(&mut self, conn: &Conn<'_>, out: bool, p: &Packet, verdict: Verdict) {
-        if let Verdict::Forward(port) = verdict
-            && !self.through_outbox
-        {
-            self.mark(conn, out, p, port);
+        match (verdict, self.cut_for.take()) {
+            (Verdict::Forward(port), _) if !self.through_outbox => self.mark(conn, out, p, port),
+            (Verdict::Emitted, Some(port)) if self.pending.is_empty() => self.mark(conn, out, p, port),
+            _ => {}
         }
     }
 

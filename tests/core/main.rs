@@ -11,6 +11,7 @@ mod cases_tunnel;
 mod cases_vlan;
 mod flood;
 mod frames;
+mod golden;
 mod packets;
 mod replay;
 mod rig;

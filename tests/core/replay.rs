@@ -9,7 +9,7 @@ use std::time::Duration;
 use lvsd::route::PortId;
 use pcap_file::pcap::{PcapPacket, PcapReader, PcapWriter};
 
-use super::packets::{Line, SECTIONS, section, without_noise};
+use super::golden::{Line, SECTIONS, section, without_noise};
 
 /// A frame, and what came out for it.
 type Row = (Vec<u8>, Vec<(PortId, Vec<u8>)>);

@@ -36,6 +36,14 @@ pub const C0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xd0];
 pub const S0_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xd1];
 pub const GW_MAC: [u8; 6] = [2, 0, 0, 0, 0, 0xc1];
 
+/// The director's ports.
+pub const PORTS: [(PortId, &str); 2] = [(C0, "c0"), (S0, "s0")];
+
+/// A table with room for `max` connections of each family.
+pub fn config(max: u32) -> Config {
+    Config { max_v4: max, max_v6: max, hash_key: [1, 2], shards: 4 }
+}
+
 pub fn server_mac(k: u8) -> [u8; 6] {
     [2, 0, 0, 0, 1, k]
 }
@@ -121,10 +129,6 @@ fn addr(ifindex: u32, addr: &str, prefix: u8) -> Vec<rt::Event> {
     v
 }
 
-fn config(max: u32) -> Config {
-    Config { max_v4: max, max_v6: max, hash_key: [1, 2], shards: 4 }
-}
-
 /// Memory that outlives a director, as pinned BPF maps do.
 #[allow(dead_code)] // not the fuzz targets' way
 pub struct SharedMemory {
@@ -199,7 +203,12 @@ impl Rig {
     }
 
     fn make(table: ConnTable, tier: Option<TierMemory>, now: Now) -> Rig {
-        let routes = Arc::new(Routes::with_lines(&[(C0, "c0"), (S0, "s0")], 256).unwrap());
+        Rig::within(table, Routes::with_lines(&PORTS, 256).unwrap(), tier, now)
+    }
+
+    /// With routes whose next hops BPF programs see, too, or in memory of their own.
+    pub fn within(table: ConnTable, routes: Routes, tier: Option<TierMemory>, now: Now) -> Rig {
+        let routes = Arc::new(routes);
         let mut events = vec![link(2, "c0", C0_MAC, 1500), link(3, "s0", S0_MAC, 1500)];
         for (i, a, p) in [
             (2, "10.0.0.254", 24),

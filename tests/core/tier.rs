@@ -4,12 +4,12 @@ use std::net::IpAddr;
 
 use ipvs_netlink::{Backend, Timeouts};
 use lvsd::conn::{Conn, Tuple};
-use lvsd::engine::FrameHandler;
+use lvsd::engine::{FrameHandler, Gso, RxChecksum};
 use lvsd::time::ticks;
 use modes::Family;
 
 use super::frames::*;
-use super::rig::{Event, Rig, neighbour};
+use super::rig::{C0, C0_MAC, Event, GW_MAC, Rig, neighbour};
 
 const VIP: &str = "10.0.0.1";
 const CLIENT: &str = "10.2.0.1";
@@ -177,10 +177,42 @@ fn a_datagram_without_checksum_gets_one_by_nat_and_stays_with_the_core() {
 }
 
 #[test]
-fn tunnels_stay_with_the_core() {
-    let mut rig = rig("-u", "-i");
-    forwarded(rig.client(&datagram()));
-    assert_eq!(flags(&rig, 17), 0);
+fn tunnels_are_handed_over_by_what_clients_send() {
+    for how in ["-i", "-i --tun-type gre", "-i --tun-type gre --tun-csum"] {
+        let mut rig = rig("-u", how);
+        forwarded(rig.client(&datagram()));
+        assert_eq!(flags(&rig, 17), MOVING, "{how}");
+        drained(&mut rig);
+        assert_eq!(flags(&rig, 17), MOVED, "{how}");
+    }
+}
+
+/// Super-packets are cut and go by the outbox; a flow of nothing else is handed over all the same.
+#[test]
+fn a_tunnel_of_super_packets_is_handed_over() {
+    let mut rig = rig("-t", "-i");
+    forwarded(rig.client(&from_client(SYN)));
+    let big = tcp(&Ip::new(ip(CLIENT), ip(VIP)), 40000, 80, ACK, &[7; 4000]);
+    let frame = ethernet(C0_MAC, GW_MAC, &big);
+    let notes = (RxChecksum::Partial, Some(Gso { size: 1000, guessed: false }));
+    let (event, _) = rig.frame_behind(64, C0, &frame, notes);
+    assert!(matches!(&event, Event::Out(frames) if frames.len() == 4), "{event:?}");
+    assert_eq!(flags(&rig, 6), MOVING);
+    drained(&mut rig);
+    assert_eq!(flags(&rig, 6), MOVED);
+}
+
+/// What waits for the server's link address would be overtaken.
+#[test]
+fn a_tunnel_whose_next_hop_is_not_known_is_not_handed_over() {
+    let mut rig = rig("-t", "-i");
+    forwarded(rig.client(&from_client(SYN)));
+    rig.apply(neighbour(3, SERVER, None));
+    let big = tcp(&Ip::new(ip(CLIENT), ip(VIP)), 40000, 80, ACK, &[7; 4000]);
+    let frame = ethernet(C0_MAC, GW_MAC, &big);
+    let notes = (RxChecksum::Partial, Some(Gso { size: 1000, guessed: false }));
+    rig.frame_behind(64, C0, &frame, notes);
+    assert_eq!(flags(&rig, 6), 0);
 }
 
 #[test]

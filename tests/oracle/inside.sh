@@ -158,20 +158,30 @@ at_least() { # WHAT LEAST VALUE
 
 # One service and server by the tier. A connection that is never without a packet in a ring moves to it after 4096 packets only, so
 # those of TCP have 6200 or more each way; of UDP there is one at a time, and it moves at once.
-by_tier() { # PROTOCOL FAMILY SERVER OPTION
+by_tier() { # PROTOCOL FAMILY SERVER OPTION...
     local flag=-t least=1000 v=${vip[$2]} r=$3 in out
     [[ $1 == udp ]] && flag=-u least=80
-    [[ $2 == 6 ]] && v="[$v]" r="[$r]"
+    [[ $v == *:* ]] && v="[$v]"
+    [[ $r == *:* ]] && r="[$r]"
     in=$(counter tier_in_pkts) out=$(counter tier_out_pkts)
-    lvsctl -C && lvsctl -A $flag "$v:80" -s rr && lvsctl -a $flag "$v:80" -r "$r:80" "$4" || return 1
+    lvsctl -C && lvsctl -A $flag "$v:80" -s rr && lvsctl -a $flag "$v:80" -r "$r:80" "${@:4}" || return 1
     if [[ $1 == udp ]]; then
         ip netns exec client python3 peer.py echo "${vip[$2]}" 100
     else
         ip netns exec client python3 peer.py ask "${vip[$2]}" 9000000
     fi || return 1
     at_least tier_in_pkts $least $(($(counter tier_in_pkts) - in)) || return 1
-    [[ $4 == -g ]] || at_least tier_out_pkts $least $(($(counter tier_out_pkts) - out)) || return 1
+    [[ $4 != -m ]] || at_least tier_out_pkts $least $(($(counter tier_out_pkts) - out)) || return 1
     [[ $(counter tier_failed) == 0 ]] || { echo "tier_failed is $(counter tier_failed)"; return 1; }
+}
+
+# The same through a tunnel, to a server whose end of it is DEVICE.
+by_tier_tunnel() { # DEVICE PROTOCOL FAMILY SERVER OPTION...
+    local status=0
+    far_end "$1" && by_tier "${@:2:3}" -i "${@:5}" || status=1
+    [[ $(carried "$1") != 0 ]] || { echo "nothing came through the tunnel"; status=1; }
+    far_end_off "$1"
+    return $status
 }
 
 # Filters of ours at an interface's clsact hooks: each a line of hook, name and id.
@@ -203,6 +213,14 @@ tier_cells() { # DATAPATH
         verdict "tier at $1: IPv$service UDP by NAT" by_tier udp $service "${nat[$service]}" -m
         verdict "tier at $1: IPv$service TCP by direct routing" by_tier tcp $service "${rip[$service]}" -g
         verdict "tier at $1: IPv$service UDP by direct routing" by_tier udp $service "${rip[$service]}" -g
+    done
+    for service in tcp udp; do
+        verdict "tier: $service, IPv4 in IPv4" by_tier_tunnel ipip $service 4 "${rip[4]}"
+        verdict "tier: $service, IPv6 in IPv4" by_tier_tunnel sit $service 6 "${rip[4]}"
+        verdict "tier: $service, IPv4 in IPv6" by_tier_tunnel ip6tnl $service 4 "${rip[6]}"
+        verdict "tier: $service, IPv6 in IPv6" by_tier_tunnel ip6tnl $service 6 "${rip[6]}"
+        verdict "tier: $service, IPv6 in GRE over IPv4" by_tier_tunnel gre $service 6 "${rip[4]}" --tun-type gre
+        verdict "tier: $service, IPv4 in GRE over IPv6" by_tier_tunnel ip6gre $service 4 "${rip[6]}" --tun-type gre
     done
     lvsctl -C
     cell lvsctl 4 4 ipip

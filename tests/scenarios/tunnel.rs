@@ -2,7 +2,7 @@
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
 
-use crate::bulk::{Big, SINK, both_ways, offer, sinks};
+use crate::bulk::{Big, SINK, both_ways, offer, sinks, tier_took};
 use crate::capture::{Capture, mac, says_too_big};
 use crate::client::curl;
 use crate::director::cuts_anew;
@@ -82,6 +82,7 @@ fn bulk(mode: Mode, family: Family, outer: Outer, by: By, bytes: usize) {
     let (vip, sink, big) = offered(&mut lab, family, outer, bytes);
     let told = Capture::start(&lab.client, |f| says_too_big(f).then_some(()));
     both_ways(&lab.client, vip, sink, &big).expect("the file, whole");
+    tier_took(&lab, 2 * big.bytes, big.bytes);
     if by == By::Icmp && !cuts_anew() {
         until("the client is told a smaller MTU", secs(5), || told.look(|t| (!t.is_empty()).then_some(())));
     } else if by != By::Icmp {

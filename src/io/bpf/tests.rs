@@ -1,3 +1,4 @@
+mod golden;
 mod tier;
 
 use std::net::IpAddr;
