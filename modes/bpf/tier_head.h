@@ -90,8 +90,9 @@ static __always_inline int read_headers(void *ctx, const int face, __u32 frame, 
 		return 0;
 	if (len > ip + 20)
 		len = ip + 20;
+	/* Linux 6.1 does not follow both bounds in one comparison */
 	asm volatile("" : "+r"(len));
-	if (len < ip + 8 || len > ip + 20)
+	if (len < ip + 8)
 		return 0;
 	return !load(ctx, face, 14, x->b + at, len);
 }
