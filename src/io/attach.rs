@@ -8,8 +8,10 @@ use aya::programs::links::FdLink;
 use aya::programs::tc::{
     NlOptions, SchedClassifierLink, TcAttachOptions, TcError, TcHandle, qdisc_add_clsact,
 };
-use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType};
+use aya::programs::{LinkOrder, Program, ProgramError, SchedClassifier, TcAttachType, loaded_programs};
 
+use crate::io::afxdp::occupant;
+use crate::io::bpf::XDP_HOOK;
 use crate::io::{BpfTables, SetupError, netlink};
 
 /// Names of the hooks, where their links are pinned.
@@ -50,20 +52,22 @@ impl Ingress {
     }
 }
 
-/// The tier's program at the ingress hook, as far as the kernel keeps names.
-const TIER: &str = "lvsd_tier_ingre";
+/// The tier's programs at the ingress hook and at XDP, as far as the kernel keeps names.
+const TIERS: [&str; 2] = ["lvsd_tier_ingre", "lvsd_tier_xdp"];
 /// How long links of a killed process may take to go.
 const LINGER: Duration = Duration::from_secs(1);
 const LOOK: Duration = Duration::from_millis(10);
 
 /// Whether the data plane of another lvsd, which has ended, is on the interface: it would go on dropping what it takes for its own.
 fn wait_for_others(tables: &BpfTables, name: &str, index: u32) -> Result<(), SetupError> {
-    let own = tables.plane().and_then(|plane| plane.link(index, INGRESS)?.info().ok());
-    let own = own.map(|link| link.program_id());
+    let links = [INGRESS, XDP_HOOK].map(|hook| tables.plane()?.link(index, hook)?.info().ok());
+    let own: Vec<u32> = links.iter().flatten().map(|link| link.program_id()).collect();
     let others = || {
         // a kernel without tcx has none
-        let (_, list) = SchedClassifier::query_tcx(name, TcAttachType::Ingress).unwrap_or_default();
-        list.iter().any(|p| p.name_as_str() == Some(TIER) && Some(p.id()) != own)
+        let (_, mut list) = SchedClassifier::query_tcx(name, TcAttachType::Ingress).unwrap_or_default();
+        let at_xdp = occupant::program(index).filter(|id| !own.contains(id));
+        list.extend(at_xdp.and_then(|id| loaded_programs().flatten().find(|p| p.id() == id)));
+        list.iter().any(|p| p.name_as_str().is_some_and(|n| TIERS.contains(&n)) && !own.contains(&p.id()))
     };
     let since = Instant::now();
     while others() {

@@ -4,7 +4,7 @@
 //! received. `docs/afxdp.md` has the whole.
 
 mod far;
-mod occupant;
+pub(in crate::io) mod occupant;
 mod port;
 mod queue;
 mod ring;

@@ -55,7 +55,7 @@ fn holder(index: u32) -> Holder {
 }
 
 /// The id of the program at an interface's XDP hook, by rtnetlink.
-fn program(index: u32) -> Option<u32> {
+pub(in crate::io) fn program(index: u32) -> Option<u32> {
     /// Length of a netlink message's header and of `struct ifinfomsg`.
     const HEADERS: usize = 32;
     const IFLA_XDP: u16 = 43;
