@@ -40,13 +40,13 @@ struct Both {
 impl Both {
     fn new() -> Both {
         let config = rig::config(4096);
-        let tables = BpfTables::with_tier(TableShape::of(&config), 0x1234_5678).unwrap();
+        let tables = BpfTables::with_tier(TableShape::of(&config), 0x1234_5678, &testnet::plan()).unwrap();
         tables.load_xdp().unwrap();
         // the programs run on the loopback device, for both ports
         tables.set_macs(&[(LO, C0_MAC), (LO, S0_MAC)]);
         tables.set_xdp_port(LO, XdpPortLine { mac: C0_MAC, generic: false, place: 0 }).unwrap();
         let tier = tables.tier().unwrap();
-        let (hops, memory) = tier.memory().unwrap();
+        let (hops, memory) = (tier.hops().unwrap(), tier.memory().unwrap());
         for (port, _) in PORTS {
             tier.set_port(port, LO).unwrap();
         }
