@@ -297,13 +297,9 @@ static __always_inline __u32 tunnel(struct plan *p, struct dest_line *dest, __u3
 	p->addr[0] = READ64(&dest->w[DEST_ADDR]);
 	p->addr[1] = READ64(&dest->w[DEST_ADDR + 1]);
 	path = READ64(&dest->w[DEST_PATH_MTU]);
-	if (path) {
-		/* when it is over the core forgets it */
-		if ((__s32)((__u32)(bpf_ktime_get_ns() >> 26) - (__u32)(path >> 32)) >= 0)
-			return 0;
-		if ((path & 0xffff) < mtu)
-			mtu = path & 0xffff;
-	}
+	/* one that is over is as good as none; the core forgets it when it meets it */
+	if (path && (__s32)((__u32)(bpf_ktime_get_ns() >> 26) - (__u32)(path >> 32)) < 0 && (path & 0xffff) < mtu)
+		mtu = path & 0xffff;
 	overhead = tunnel_overhead(p->tunnel);
 	if (mtu < overhead + (p->tunnel & TUNNEL_V6 ? LEAST_V6 : LEAST_V4))
 		return 0;
