@@ -61,7 +61,8 @@ const LOOK: Duration = Duration::from_millis(10);
 /// Whether the data plane of another lvsd, which has ended, is on the interface: it would go on dropping what it takes for its own.
 fn wait_for_others(tables: &BpfTables, name: &str, index: u32) -> Result<(), SetupError> {
     let links = [INGRESS, XDP_HOOK].map(|hook| tables.plane()?.link(index, hook)?.info().ok());
-    let own: Vec<u32> = links.iter().flatten().map(|link| link.program_id()).collect();
+    let mut own: Vec<u32> = links.iter().flatten().map(|link| link.program_id()).collect();
+    own.extend(tables.programs().programs().filter_map(|(_, program)| Some(program.info().ok()?.id())));
     let others = || {
         // a kernel without tcx has none
         let (_, mut list) = SchedClassifier::query_tcx(name, TcAttachType::Ingress).unwrap_or_default();

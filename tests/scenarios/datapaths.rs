@@ -24,7 +24,7 @@ fn the_tier_at_xdp_is_refused_in_the_stack() {
         ("generic", "--xdp-mode generic: --datapath xdp forwards where XDP runs in the driver only"),
     ] {
         let mut command = lab.director.command(probe::lvsd());
-        lvsd_arguments_but_datapath(&mut command, &socket, &state, &["o0", "a0"], 1000);
+        lvsd_arguments_but_datapath(&mut command, &socket, &state, &["a0", "o0"], 1000);
         command.args(["--datapath", "xdp", "--xdp-mode", mode]);
         let text = one_clear_line(&ends(&mut command, mode), mode);
         assert!(text.contains(says) && text.contains("use --datapath tc"), "{mode}: {text}");

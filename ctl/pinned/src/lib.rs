@@ -19,6 +19,7 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use aya::maps::{Array, Map, MapData};
+use aya::programs::links::PinnedLink;
 use aya::util::KernelVersion;
 use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
@@ -184,6 +185,10 @@ impl PinDir {
     /// # Errors
     /// The first that could not be removed.
     pub fn clear(&self) -> Result<(), PinError> {
+        // who closes a link's last descriptor waits until it is detached; who removes its file does not
+        let links = self.path.join("links");
+        let _open: Vec<PinnedLink> =
+            names(&links).iter().filter_map(|name| PinnedLink::from_pin(links.join(name)).ok()).collect();
         for dir in ["links", "maps"] {
             let dir = self.path.join(dir);
             for name in names(&dir) {
