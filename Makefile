@@ -47,11 +47,11 @@ lint:
 	$(CARGO) clippy --workspace --all-targets --locked -- -D warnings
 
 # All scenarios run on AF_PACKET rings, and a part again on each other data path: every scenario of a method on AF_XDP rings, every one of each
-# method on tc and on xdp, in both families between these two, and queues and interfaces that
-# change. `make test-long` has them all on all.
+# method on tc and on xdp, in both families between these two, queues and interfaces that change, and what outlives the daemon, which only a tier
+# does. `make test-long` has them all on all.
 AFXDP_PAIRS = nat_v4 gre_v6
-TC_PAIRS = nat_v6 dr_v4 ipip_v4 queues operator
-XDP_PAIRS = nat_v4 dr_v6 gre_v6 queues operator live
+TC_PAIRS = nat_v6 dr_v4 ipip_v4 queues operator survival daemon
+XDP_PAIRS = nat_v4 dr_v6 gre_v6 queues operator live survival
 GENERIC_PAIRS = nat_v4 dr_v6 ipip_v6 gre_v4
 
 # The test profile (optimised a little, with debug assertions and overflow checks) is meant: it builds in a third of the
@@ -71,10 +71,10 @@ test-long:
 	$(MAKE) --no-print-directory lint
 	$(CARGO) build --release --workspace --bins --locked
 	PROPTEST_CASES=4096 LVSD_TIER_PACKETS=1000000 $(CARGO) test --release --workspace --locked --no-fail-fast
-	PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
-	LVSD_DATAPATH=afxdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
-	LVSD_DATAPATH=tc $(CARGO) test --release --test scenarios --locked --no-fail-fast
-	LVSD_DATAPATH=xdp $(CARGO) test --release --test scenarios --locked --no-fail-fast
+	LVSD_SOAK_SECS=300 PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
+	LVSD_SOAK_SECS=300 LVSD_DATAPATH=afxdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
+	LVSD_DATAPATH=tc $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
+	LVSD_DATAPATH=xdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored
 	LVSD_DATAPATH=afxdp-generic $(CARGO) test --release --test scenarios --locked --no-fail-fast -- $(GENERIC_PAIRS)
 	scripts/fuzz 600
 
