@@ -451,7 +451,10 @@ impl DestLine<'_> {
         self.w[W_LOAD].store(refs << 32 | u64::from(self.weight()), Release);
         self.w[W_CONNS].store(u64::from(active) << 32 | u64::from(inactive), Release);
         self.w[W_TEMPLATES].store(templates.into(), Release);
-        self.w[W_SOURCE].store(0, Release);
+        // whoever was writing it has ended; a whole one serves the old programs until there are new ones
+        if self.w[W_SOURCE].load(Acquire) & SOURCE_BUSY != 0 {
+            self.w[W_SOURCE].store(0, Release);
+        }
         let (upper, lower) = self.thresholds();
         let total = u64::from(active) + u64::from(inactive);
         if upper == 0 || is_below(total, upper, lower) {
