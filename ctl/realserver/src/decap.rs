@@ -32,6 +32,8 @@ const TABLE: &str = "own_addresses";
 pub const MAX_ADDRESSES: usize = 256;
 /// Magic number of a BPF file system (linux/magic.h).
 const BPF_FS_MAGIC: u64 = 0xcafe_4a11;
+/// How often somebody may remove the directory under our hands.
+const HOLD_TRIES: usize = 16;
 /// How long a link may need to let go after its last holder.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -220,6 +222,32 @@ struct At {
     pin: PathBuf,
 }
 
+/// Keeps the directory for pins: who takes the last pin away, for another interface, removes it while it is empty.
+struct Hold(PathBuf);
+
+impl Hold {
+    fn take(pin_dir: &Path) -> Result<Hold, Error> {
+        let place = pin_dir.join(format!("hold-{}", std::process::id()));
+        let mut made = fs::create_dir_all(&place);
+        for _ in 0..HOLD_TRIES {
+            match made {
+                // removed between its making and that of what is in it
+                Err(e) if e.kind() == io::ErrorKind::NotFound => made = fs::create_dir_all(&place),
+                _ => break,
+            }
+        }
+        made.map_err(|e| Error::os(place.display().to_string(), e))?;
+        Ok(Hold(place))
+    }
+}
+
+impl Drop for Hold {
+    fn drop(&mut self) {
+        // an empty directory that stays is no harm
+        let _ = fs::remove_dir(&self.0);
+    }
+}
+
 impl At {
     fn find(dev: &str, pin_dir: &Path) -> Result<At, Error> {
         let rtnl = Rtnl::open().map_err(|e| Error::os("rtnetlink socket", e))?;
@@ -360,6 +388,7 @@ impl At {
             // A kernel without links for XDP: it was attached by rtnetlink, and nobody detaches it now.
             return Ok(Ok(Held::Interface));
         };
+        let _hold = Hold::take(&self.pin_dir)?;
         match fs::remove_file(&self.pin) {
             // of an interface that is gone and had this number
             Ok(()) => {}
