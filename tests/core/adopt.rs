@@ -3,15 +3,61 @@
 use std::net::IpAddr;
 
 use ipvs_netlink::Backend;
-use lvsd::conn::{Conn, Tuple};
-use lvsd::engine::{Adopted, Count, Reason};
+use lvsd::conn::{Config, Conn, ConnTable, Memory, Tuple};
+use lvsd::engine::{Adopted, Count, MAX_DESTS, Reason};
+use lvsd::mem::Region;
+use lvsd::service::{DestMemory, Dests};
+use lvsd::time::Now;
 use modes::Family;
 
 use super::frames::*;
-use super::rig::{Event, Rig, SharedMemory};
+use super::rig::{Event, Rig, config};
 
 const VIP: &str = "10.0.0.1";
 const MAX: u32 = 1024;
+
+/// Memory that outlives a director, as pinned BPF maps do.
+pub struct SharedMemory {
+    config: Config,
+    areas: Vec<(std::os::fd::OwnedFd, usize)>,
+}
+
+impl SharedMemory {
+    pub fn new(max: u32) -> SharedMemory {
+        let ((v4_entries, v4_index), (v6_entries, v6_index)) =
+            (Memory::sizes(Family::V4, max), Memory::sizes(Family::V6, max));
+        let dests = [
+            Dests::bytes(MAX_DESTS),
+            Dests::stat_bytes(MAX_DESTS, 1),
+            Dests::kernel_bytes(MAX_DESTS, 2),
+            Dests::key_bytes(MAX_DESTS),
+        ];
+        let sizes = [v4_entries, v4_index, v6_entries, v6_index].into_iter().chain(dests);
+        let area = |bytes: usize| {
+            let fd = rustix::fs::memfd_create("lvsd-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
+            rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
+            (fd, bytes)
+        };
+        SharedMemory { config: config(max), areas: sizes.map(area).collect() }
+    }
+
+    fn region(&self, area: usize) -> Region {
+        let (fd, bytes) = &self.areas[area];
+        Region::map_fd(fd, *bytes).unwrap()
+    }
+
+    fn table(&self) -> Memory {
+        let [v4_entries, v4_index, v6_entries, v6_index] = [0, 1, 2, 3].map(|area| self.region(area));
+        Memory { v4_entries, v4_index, v6_entries, v6_index }
+    }
+
+    /// The rig of a director over it.
+    pub fn rig(&self, now: Now) -> Rig {
+        let table = ConnTable::with_memory(self.config, self.table(), now.tick()).unwrap();
+        let [lines, stats, kernel, keys] = [4, 5, 6, 7].map(|area| self.region(area));
+        Rig::over(table, DestMemory { lines, stats, kernel, keys }, now)
+    }
+}
 
 fn ip(s: &str) -> IpAddr {
     s.parse().unwrap()
@@ -70,7 +116,7 @@ fn conn<T>(rig: &Rig, port: u16, f: impl FnOnce(&Conn<'_>) -> T) -> T {
 fn successor(memory: &SharedMemory, rig: Rig, servers: &[u8]) -> (Rig, Adopted) {
     let now = rig.now;
     drop(rig);
-    let mut rig = Rig::over(memory, now);
+    let mut rig = memory.rig(now);
     let adopted = rig.director.adopt();
     if !servers.is_empty() {
         service(&mut rig, servers);
@@ -82,7 +128,7 @@ fn successor(memory: &SharedMemory, rig: Rig, servers: &[u8]) -> (Rig, Adopted) 
 #[test]
 fn connections_keep_their_servers_and_counts() {
     let memory = SharedMemory::new(MAX);
-    let mut rig = Rig::over(&memory, lvsd::time::Now::from_secs(1_000_000));
+    let mut rig = memory.rig(Now::from_secs(1_000_000));
     service(&mut rig, &[1, 2, 3]);
     let all = open(&mut rig, 40_000..40_009);
     rig.client(&packet(40_000, FIN | ACK));
@@ -119,7 +165,7 @@ fn connections_keep_their_servers_and_counts() {
 #[test]
 fn what_nobody_claims_is_not_served_and_can_come_back() {
     let memory = SharedMemory::new(MAX);
-    let mut rig = Rig::over(&memory, lvsd::time::Now::from_secs(1_000_000));
+    let mut rig = memory.rig(Now::from_secs(1_000_000));
     service(&mut rig, &[1, 2]);
     let all = open(&mut rig, 40_000..40_004);
     let (mut rig, _) = successor(&memory, rig, &[2, 5]);
@@ -139,7 +185,7 @@ fn what_nobody_claims_is_not_served_and_can_come_back() {
 #[test]
 fn without_a_configuration_nothing_is_served_and_nothing_leaks() {
     let memory = SharedMemory::new(MAX);
-    let mut rig = Rig::over(&memory, lvsd::time::Now::from_secs(1_000_000));
+    let mut rig = memory.rig(Now::from_secs(1_000_000));
     service(&mut rig, &[1]);
     open(&mut rig, 40_000..40_002);
     let (mut rig, adopted) = successor(&memory, rig, &[]);
@@ -157,7 +203,7 @@ fn without_a_configuration_nothing_is_served_and_nothing_leaks() {
 #[test]
 fn what_a_killed_director_left_half_done_is_mended() {
     let memory = SharedMemory::new(MAX);
-    let mut rig = Rig::over(&memory, lvsd::time::Now::from_secs(1_000_000));
+    let mut rig = memory.rig(Now::from_secs(1_000_000));
     service(&mut rig, &[1]);
     rig.cli(&format!("-A -t {VIP}:81 -s rr -p 300"));
     rig.cli(&format!("-a -t {VIP}:81 -r 10.1.0.7:81 -m"));
@@ -176,7 +222,7 @@ fn what_a_killed_director_left_half_done_is_mended() {
 
     let now = rig.now;
     drop(rig);
-    let mut rig = Rig::over(&memory, now);
+    let mut rig = memory.rig(now);
     assert_eq!(rig.director.adopt(), Adopted { connections: 4, destinations: 2, lost: 0 });
     service(&mut rig, &[1]);
     rig.cli(&format!("-A -t {VIP}:81 -s rr -p 300"));
@@ -196,7 +242,7 @@ fn what_a_killed_director_left_half_done_is_mended() {
 #[test]
 fn connections_of_lines_that_are_for_nothing_are_removed() {
     let memory = SharedMemory::new(MAX);
-    let mut rig = Rig::over(&memory, lvsd::time::Now::from_secs(1_000_000));
+    let mut rig = memory.rig(Now::from_secs(1_000_000));
     service(&mut rig, &[1]);
     open(&mut rig, 40_000..40_003);
     let dest = conn(&rig, 40_000, |c| c.dest());

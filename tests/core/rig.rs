@@ -15,7 +15,7 @@ use ipvs_netlink::{
     Af, Backend, Dest, DestEntry, Errno, FwdMethod, Netmask, SVC_F_ONEPACKET, SVC_F_PERSISTENT, SVC_F_SCHED1,
     SVC_F_SCHED2, Service, ServiceKey, Tunnel,
 };
-use lvsd::conn::{Config, ConnTable, Memory};
+use lvsd::conn::{Config, ConnTable};
 use lvsd::engine::{
     Count, Director, Frame, FrameHandler, Gso, MAX_DESTS, Out, Reason, RxChecksum, TierMemory, Verdict,
     Worker,
@@ -26,7 +26,6 @@ use lvsd::route::{
 };
 use lvsd::service::{DestMemory, Dests};
 use lvsd::time::Now;
-use modes::Family;
 
 use super::frames::ethernet;
 
@@ -129,52 +128,6 @@ fn addr(ifindex: u32, addr: &str, prefix: u8) -> Vec<rt::Event> {
     v
 }
 
-/// Memory that outlives a director, as pinned BPF maps do.
-#[allow(dead_code)] // not the fuzz targets' way
-pub struct SharedMemory {
-    config: Config,
-    areas: Vec<(std::os::fd::OwnedFd, usize)>,
-}
-
-#[allow(dead_code)] // as above
-impl SharedMemory {
-    pub fn new(max: u32) -> SharedMemory {
-        let ((v4_entries, v4_index), (v6_entries, v6_index)) =
-            (Memory::sizes(Family::V4, max), Memory::sizes(Family::V6, max));
-        let dests = [
-            Dests::bytes(MAX_DESTS),
-            Dests::stat_bytes(MAX_DESTS, 1),
-            Dests::kernel_bytes(MAX_DESTS, 2),
-            Dests::key_bytes(MAX_DESTS),
-        ];
-        let sizes = [v4_entries, v4_index, v6_entries, v6_index].into_iter().chain(dests);
-        let area = |bytes: usize| {
-            let fd = rustix::fs::memfd_create("lvsd-test", rustix::fs::MemfdFlags::CLOEXEC).unwrap();
-            rustix::fs::ftruncate(&fd, bytes as u64).unwrap();
-            (fd, bytes)
-        };
-        SharedMemory { config: config(max), areas: sizes.map(area).collect() }
-    }
-
-    fn region(&self, area: usize) -> Region {
-        let (fd, bytes) = &self.areas[area];
-        Region::map_fd(fd, *bytes).unwrap()
-    }
-
-    fn table(&self) -> Memory {
-        let [v4_entries, v4_index, v6_entries, v6_index] = [0, 1, 2, 3].map(|area| self.region(area));
-        Memory { v4_entries, v4_index, v6_entries, v6_index }
-    }
-
-    fn tier(&self) -> TierMemory {
-        let [lines, stats, kernel, keys] = [4, 5, 6, 7].map(|area| self.region(area));
-        let conf = Region::anonymous(64, false).unwrap();
-        // it can send by all ports
-        conf.words()[1].store(!0, std::sync::atomic::Ordering::Relaxed);
-        TierMemory { dests: DestMemory { lines, stats, kernel, keys }, conf }
-    }
-}
-
 impl Rig {
     pub fn golden() -> Rig {
         Rig::with_limit(4096)
@@ -187,14 +140,24 @@ impl Rig {
     /// With a tier above it that is played by the test.
     #[allow(dead_code)] // not the fuzz targets' way
     pub fn with_tier(max: u32) -> Rig {
-        Rig::over(&SharedMemory::new(max), Now::from_secs(1_000_000))
+        let region = |bytes| Region::anonymous(bytes, false).unwrap();
+        let dests = DestMemory {
+            lines: region(Dests::bytes(MAX_DESTS)),
+            stats: region(Dests::stat_bytes(MAX_DESTS, 1)),
+            kernel: region(Dests::kernel_bytes(MAX_DESTS, 2)),
+            keys: region(Dests::key_bytes(MAX_DESTS)),
+        };
+        let table = ConnTable::new(config(max)).unwrap();
+        Rig::over(table, dests, Now::from_secs(1_000_000))
     }
 
     /// The same in memory that another rig's director may have used, and left as it is.
     #[allow(dead_code)] // as above
-    pub fn over(memory: &SharedMemory, now: Now) -> Rig {
-        let table = ConnTable::with_memory(memory.config, memory.table(), now.tick()).unwrap();
-        Rig::make(table, Some(memory.tier()), now)
+    pub fn over(table: ConnTable, dests: DestMemory, now: Now) -> Rig {
+        let conf = Region::anonymous(64, false).unwrap();
+        // it can send by all ports
+        conf.words()[1].store(!0, std::sync::atomic::Ordering::Relaxed);
+        Rig::make(table, Some(TierMemory { dests, conf }), now)
     }
 
     fn plain(max: u32) -> Rig {
