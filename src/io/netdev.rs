@@ -19,18 +19,6 @@ pub(crate) fn index(name: &str) -> Option<u32> {
     (index != 0).then_some(index)
 }
 
-/// The name of the interface with this index.
-pub(crate) fn name(index: u32) -> Option<String> {
-    let mut name = [0 as libc::c_char; libc::IF_NAMESIZE];
-    // SAFETY: room for the longest name and its NUL, as the call wants it.
-    let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr()) };
-    if found.is_null() {
-        return None;
-    }
-    let bytes = name.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
-    String::from_utf8(bytes).ok()
-}
-
 /// The index, and a check that frames can be taken from the interface at all.
 pub(crate) fn ethernet_index(name: &str) -> Result<u32, SetupError> {
     let index = index(name).ok_or_else(|| SetupError::NoSuchInterface(name.into()))?;

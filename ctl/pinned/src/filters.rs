@@ -10,7 +10,7 @@ const ENODEV: i32 = 19;
 const EINVAL: i32 = 22;
 
 /// The director's programs at clsact hooks.
-pub const PROGRAMS: [(TcAttachType, &str); 4] = [
+const PROGRAMS: [(TcAttachType, &str); 4] = [
     (TcAttachType::Ingress, "lvsd_ingress"),
     (TcAttachType::Ingress, "lvsd_tier_ingress"),
     (TcAttachType::Ingress, "lvsd_unmark"),

@@ -25,7 +25,7 @@ use rustix::fs::{FlockOperation, flock, statfs};
 use rustix::io::Errno;
 use rustix::mount::{MountFlags, mount};
 
-pub use filters::{PROGRAMS, detach_filters};
+pub use filters::detach_filters;
 
 /// The BPF file system's usual place.
 const BPFFS: &str = "/sys/fs/bpf";
@@ -263,7 +263,7 @@ pub fn own_netns() -> u64 {
 }
 
 /// The name of an interface of this network namespace.
-fn interface(index: u32) -> Option<String> {
+pub fn interface(index: u32) -> Option<String> {
     // a socket of any kind serves to ask by
     let socket = UnixDatagram::unbound().ok()?;
     rustix::net::netdevice::index_to_name(&socket, index).ok()

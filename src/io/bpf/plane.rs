@@ -13,7 +13,7 @@ use pinned::{PinDir, PinError};
 
 use super::{TableShape, chain};
 use crate::engine::MAX_DESTS;
-use crate::io::{SetupError, netdev};
+use crate::io::SetupError;
 use crate::mem::Region;
 use crate::route::Routes;
 use crate::service::Dests;
@@ -351,7 +351,7 @@ impl Plane {
 
     /// Removes the links of interfaces that are gone.
     pub(crate) fn sweep(&self) {
-        self.retain(|index, _| netdev::name(index).is_some());
+        self.retain(|index, _| pinned::interface(index).is_some());
     }
 }
 
