@@ -4,11 +4,11 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use lvsd::engine::{Director, FrameHandler, Verdict, Worker};
+use lvsd::engine::{Director, FrameHandler, Worker};
 use serde_json::json;
 
-use super::frames::{ACK, BATCH, Flow, Random, Ring, SLOTS, Wanted, establish, flows_from};
-use super::{CpuTime, now, rig};
+use super::frames::{ACK, Flow, Random, Ring, SLOTS, Wanted, establish, flows_from, timed};
+use super::{now, rig};
 use crate::report::{Bar, Row, median, spread};
 use crate::{Failure, Plan};
 
@@ -43,24 +43,8 @@ impl Bench {
     /// Nanoseconds of each of these frames, all of which must be forwarded.
     fn timed(&mut self, wanted: &[Wanted]) -> Result<f64, Failure> {
         let mut spent = Duration::ZERO;
-        let mut verdicts = Vec::with_capacity(BATCH);
         for part in wanted.chunks(SLOTS) {
-            let mut frames = self.ring.fill(part);
-            let begin = CpuTime::now();
-            let mut forwarded = 0;
-            for batch in frames.chunks_mut(BATCH) {
-                verdicts.clear();
-                let now = now();
-                self.worker.batch(now, batch, &mut verdicts);
-                forwarded += verdicts.iter().filter(|v| matches!(v, Verdict::Forward(_))).count();
-                if self.worker.next_deadline(now) <= now {
-                    self.worker.tick(now);
-                }
-            }
-            spent += begin.elapsed();
-            if forwarded != part.len() {
-                return Err(format!("{forwarded} of {} packets were forwarded", part.len()).into());
-            }
+            spent += timed(&mut self.worker, &mut self.ring, part)?;
         }
         Ok(spent.as_nanos() as f64 / wanted.len() as f64)
     }

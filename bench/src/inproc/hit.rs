@@ -4,11 +4,11 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use lvsd::datapath::{Core, CoreConfig, Pins, Rings};
-use lvsd::engine::{Director, FrameHandler, Verdict, Worker};
+use lvsd::engine::{Director, FrameHandler, Worker};
 use serde_json::json;
 
-use super::frames::{ACK, BATCH, Flow, Random, Ring, SLOTS, Wanted, establish, flows};
-use super::{CpuTime, Probe, now, rig};
+use super::frames::{ACK, BATCH, Flow, Random, Ring, SLOTS, Wanted, establish, flows, timed};
+use super::{Probe, now, rig};
 use crate::report::{Bar, Row, median, spread};
 use crate::{Failure, Plan};
 
@@ -54,28 +54,12 @@ impl Bench {
         (0..SLOTS).map(one).collect()
     }
 
-    /// Nanoseconds a packet; frames are made outside the measured time, the core's timers run inside it.
+    /// Nanoseconds a packet.
     fn round(&mut self, mix: Mix) -> Result<f64, Failure> {
         let mut spent = Duration::ZERO;
-        let mut verdicts = Vec::with_capacity(BATCH);
         for _ in 0..BLOCKS {
             let wanted = self.wanted(mix);
-            let mut frames = self.ring.fill(&wanted);
-            let begin = CpuTime::now();
-            let mut forwarded = 0;
-            for batch in frames.chunks_mut(BATCH) {
-                verdicts.clear();
-                let now = now();
-                self.worker.batch(now, batch, &mut verdicts);
-                forwarded += verdicts.iter().filter(|v| matches!(v, Verdict::Forward(_))).count();
-                if self.worker.next_deadline(now) <= now {
-                    self.worker.tick(now);
-                }
-            }
-            spent += begin.elapsed();
-            if forwarded != SLOTS {
-                return Err(format!("{forwarded} of {SLOTS} packets were forwarded").into());
-            }
+            spent += timed(&mut self.worker, &mut self.ring, &wanted)?;
         }
         Ok(spent.as_nanos() as f64 / (BLOCKS * SLOTS) as f64)
     }
