@@ -113,7 +113,8 @@ impl XdpPort {
     /// Sets it up, patiently where something is busy.
     pub(super) fn attach(&mut self) -> Result<Vec<PortSockets>, SetupError> {
         let since = Instant::now();
-        let after = self.common.tables.is_successor();
+        // the locks of a daemon that has just ended go with its process
+        let after = self.common.tables.adopted();
         loop {
             match self.set_up() {
                 Err(SetupError::InUse(_)) if after && since.elapsed() < BUSY => std::thread::sleep(BUSY_STEP),

@@ -141,7 +141,7 @@ pub(crate) struct Plane {
     /// Which daemon we are, counted from the first.
     pub(super) generation: u64,
     /// Whether the daemon before us is still at work.
-    successor: bool,
+    successor: AtomicBool,
 }
 
 impl From<PinError> for SetupError {
@@ -156,7 +156,14 @@ impl Plane {
     pub(super) fn open(path: &Path, wanted: &mut Make, successor: bool) -> Result<Plane, SetupError> {
         let dir = if successor { PinDir::join(path)? } else { PinDir::open(path)? };
         let kept = AtomicBool::new(false);
-        let mut plane = Plane { dir, adopted: false, kept, counts: None, generation: 1, successor };
+        let mut plane = Plane {
+            dir,
+            adopted: false,
+            kept,
+            counts: None,
+            generation: 1,
+            successor: AtomicBool::new(successor),
+        };
         if successor {
             let fits = plane.look(wanted).and_then(|found| match found.workers == wanted.workers {
                 true => Ok(found),
@@ -245,7 +252,7 @@ impl Plane {
             Dests::fold_stats(MAX_DESTS, old, &stats);
         }
         self.begin_hops(hops).map_err(failed)?;
-        if self.successor {
+        if self.is_successor() {
             return Ok(());
         }
         let region = Region::map_fd(plane.fd().as_fd(), WORDS * 8).map_err(failed)?;
@@ -263,14 +270,16 @@ impl Plane {
         Ok(())
     }
 
-    /// Whether the daemon before us is still at work when we begin.
+    /// Whether the daemon before us is still at work.
     pub(crate) fn is_successor(&self) -> bool {
-        self.successor
+        self.successor.load(Ordering::Acquire)
     }
 
     /// The daemon before us has ended.
     pub(super) fn lock(&self) -> Result<(), SetupError> {
-        Ok(self.dir.lock()?)
+        self.dir.lock()?;
+        self.successor.store(false, Ordering::Release);
+        Ok(())
     }
 
     /// Next hops are each daemon's own, but what was cached of another's must not seem to be of ours: the routes' epoch goes on.
@@ -357,7 +366,7 @@ impl Plane {
 
 impl Drop for Plane {
     fn drop(&mut self) {
-        if self.is_kept() || self.successor {
+        if self.is_kept() || self.is_successor() {
             return;
         }
         // links detach when their last owner is gone, who may be dropped after us
