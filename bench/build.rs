@@ -9,7 +9,7 @@ fn main() {
     let out = PathBuf::from(std::env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
     let clang = std::env::var_os("CLANG").unwrap_or_else(|| "clang".into());
     let arch = std::env::var("CARGO_CFG_TARGET_ARCH").unwrap_or_default();
-    for name in ["generate", "redirect"] {
+    for name in ["generate", "redirect", "sink"] {
         let source = format!("bpf/{name}.bpf.c");
         let run = Command::new(&clang)
             .args(["-O2", "-g", "-Wall", "-Werror", "-target", "bpf"])

@@ -3,6 +3,9 @@
  * Writes the headers of a UDP frame, or of a TCP segment, and sends it out of an interface. Driven by BPF_PROG_TEST_RUN with live
  * frames, whose pages come back with whatever the last receiver wrote into the headers, so these are written each time.
  *
+ * Each flow has its turn once in a round. Rounds differ in their order: in the first all come one after the other, later ones take long
+ * strides, or a forwarder would find connections in its memory in the order in which it made them, which no real traffic has.
+ *
  * Flow f has source port 1024 + f % 50000, and base + f / 50000 as (the last 32 bits of) its source address.
  *
  * With a rate, frames are due at even distances. Who was kept from sending for longer than `burst` frames take does not make
@@ -22,6 +25,7 @@ const volatile __u32 l4_sum;       /* of pseudo-header, header and data without 
 const volatile __u32 tcp;          /* 1: TCP, whose checksum is elsewhere */
 const volatile __u32 source;       /* its last 32 bits, host order */
 const volatile __u32 flows = 1;
+const volatile __u32 strides[8];   /* less than flows, and without a divisor in common */
 const volatile __u32 ifindex;
 const volatile __u64 limit; /* frames; 0: none */
 const volatile __u64 rate;  /* frames a second; 0: as many as go */
@@ -33,6 +37,10 @@ struct state {
 	__u64 before;
 	__u64 first; /* when the first frame was sent, */
 	__u64 last;  /* and the last one (with a rate or a limit) */
+	__u32 flow;  /* of the last frame */
+	__u32 left;  /* in this round */
+	__u32 round;
+	__u32 unused;
 };
 
 struct {
@@ -52,6 +60,23 @@ static __always_inline __u16 finish(__u32 sum)
 static __always_inline void put(__u8 *at, __u32 value)
 {
 	*(__be16 *)at = bpf_htons(value);
+}
+
+/* The next frame's flow. */
+static __always_inline __u32 next_flow(struct state *s)
+{
+	__u32 flow;
+
+	if (!s->left) {
+		s->left = flows;
+		s->round++;
+	}
+	s->left--;
+	flow = s->flow + strides[(s->round - 1) & 7];
+	if (flow >= flows || flow < s->flow)
+		flow -= flows;
+	s->flow = flow;
+	return flow;
 }
 
 SEC("xdp")
@@ -84,7 +109,8 @@ int generate(struct xdp_md *ctx)
 	}
 	if (!s->sent)
 		s->first = bpf_ktime_get_ns();
-	flow = s->sent++ % flows;
+	s->sent++;
+	flow = next_flow(s);
 	port = 1024 + flow % PORTS;
 	address = source + flow / PORTS;
 #pragma unroll

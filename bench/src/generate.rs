@@ -26,7 +26,7 @@ const PACED: u32 = 1 << 22;
 
 /// What the program keeps: frames sent; two words of its own; when it sent the first and the last frame (nanoseconds of the
 /// monotonic clock; the last only with a rate or a count).
-type State = [u64; 5];
+type State = [u64; 7];
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -90,6 +90,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
         .override_global("tcp", &u32::from(o.syn), true)
         .override_global("source", &source, true)
         .override_global("flows", &o.flows, true)
+        .override_global("strides", &strides(o.flows), true)
         .override_global("ifindex", &ifindex, true)
         .override_global("limit", &o.count, true)
         .override_global("rate", &o.rate, true)
@@ -112,7 +113,7 @@ pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
         })?;
     }
     let elapsed = start.elapsed();
-    let [sent, _, _, first, last] = state.get(&0, 0)?;
+    let [sent, _, _, first, last, ..] = state.get(&0, 0)?;
     // between the first and the last frame, where that is known
     let seconds = if last > first { (last - first) as f64 / 1e9 } else { elapsed.as_secs_f64() };
     Ok(serde_json::json!({
@@ -184,7 +185,45 @@ fn template(o: &Options) -> Result<Template, Box<dyn Error>> {
     Ok(Template { frame: f, ip_sum, l4_sum, source })
 }
 
+/// Steps from one flow to the next that come by every flow once in a round, one for each of eight rounds. The first is 1.
+fn strides(flows: u32) -> [u32; 8] {
+    let parts = [0.0, 0.618_034, 0.381_966, 0.723_607, 0.276_393, 0.553_574, 0.839_287, 0.160_713];
+    parts.map(|part| {
+        let from = ((f64::from(flows) * part) as u32).max(1);
+        (from..flows).find(|stride| gcd(*stride, flows) == 1).unwrap_or(1 % flows)
+    })
+}
+
+const fn gcd(a: u32, b: u32) -> u32 {
+    if b == 0 { a } else { gcd(b, a % b) }
+}
+
 /// Sum of big-endian 16-bit words.
 fn sum(bytes: &[u8]) -> u32 {
     bytes.chunks(2).map(|w| u32::from(w[0]) << 8 | w.get(1).map_or(0, |&b| u32::from(b))).sum()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn each_round_has_every_flow_once_in_an_order_of_its_own() {
+        for flows in [1, 2, 3, 30_000, 100_003] {
+            let mut orders = HashSet::new();
+            for stride in strides(flows) {
+                let order: Vec<u32> = (0..flows)
+                    .scan(0, |at, _| {
+                        *at = (*at + stride) % flows;
+                        Some(*at)
+                    })
+                    .collect();
+                assert_eq!(order.iter().collect::<HashSet<_>>().len(), flows as usize, "{flows} by {stride}");
+                orders.insert(stride);
+            }
+            assert!(flows < 30_000 || orders.len() == 8);
+            assert_eq!(strides(flows)[0], 1 % flows);
+        }
+    }
 }

@@ -12,6 +12,7 @@ mod net;
 mod page;
 mod rate;
 mod report;
+mod sink;
 mod vm;
 
 use std::process::ExitCode;
@@ -27,6 +28,8 @@ enum Command {
     Generate(generate::Options),
     /// Forwards frames from one interface to another by the same rings and the same classifier as lvsd's, with no logic.
     Bare(bare::Options),
+    /// Drops all frames that an interface receives, at XDP.
+    Sink(sink::Options),
     /// Counts the frames that an interface receives.
     Rate(rate::Options),
     /// Says whether programs are attached to interfaces, which would spoil a measurement
@@ -45,6 +48,7 @@ fn main() -> ExitCode {
     let done = match Command::parse() {
         Command::Generate(options) => generate::run(&options),
         Command::Bare(options) => bare::run(&options),
+        Command::Sink(options) => sink::run(&options),
         Command::Rate(options) => rate::run(&options),
         Command::Attached(options) => attached::run(&options),
         Command::Hold(options) => inproc::hold(&options),

@@ -10,6 +10,9 @@ pub(crate) struct Options {
     /// Interface to watch
     #[arg(long)]
     interface: String,
+    /// There is an XDP program on it that drops them, as is meant
+    #[arg(long)]
+    dropped_at_xdp: bool,
     /// Seconds to count for
     #[arg(long, default_value_t = 5.0)]
     seconds: f64,
@@ -18,7 +21,9 @@ pub(crate) struct Options {
 pub(crate) fn run(o: &Options) -> Result<serde_json::Value, Box<dyn Error>> {
     let duration =
         Duration::try_from_secs_f64(o.seconds).map_err(|e| format!("--seconds {}: {e}", o.seconds))?;
-    attached::none([o.interface.as_str()])?;
+    if !o.dropped_at_xdp {
+        attached::none([o.interface.as_str()])?;
+    }
     let (begin, before) = (Instant::now(), received(&o.interface)?);
     std::thread::sleep(duration);
     let (seconds, after) = (begin.elapsed().as_secs_f64(), received(&o.interface)?);

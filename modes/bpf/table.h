@@ -208,17 +208,45 @@ static __always_inline int entry_read_v6(__u64 pair, const struct key_v6 *key, s
 }
 
 /*
- * The pair of a flow's key, of either direction: 1:32 (so that it is not 0), direction:1, slot:31; 0 where the table does not have
- * it. A pair that is being moved stands in both its buckets for a while; so that a move from the second to the first between our two
+ * The pair of a flow's key, of either direction: tag:32 (never 0), direction:1, slot:31; 0 where the table does not have it. A pair
+ * that is being moved stands in both its buckets for a while; so that a move from the second to the first between our two
  * looks is not missed, the first is looked at again.
  *
- * find_* says no more; read_* gives what the entry says, too. A function that is not static is verified once, whatever its callers
- * know; Linux 6.1 would otherwise follow it from every state of theirs, and give up.
+ * find_* says no more. read_* gives what the entry says, too, and looks among the pairs that this processor has found last (`hot`)
+ * before it looks in the index: of a large table's index each flow of a few has a line, and mostly a page, of its own. What is found there
+ * is as good as what the index says, for it is the entry that is compared; a pair of a connection that is gone finds none.
+ *
+ * A function that is not static is verified once, whatever its callers know; Linux 6.1 would otherwise follow it from every state
+ * of theirs, and give up.
  */
+#define HOT_LINES 8192 /* for each processor; a power of two */
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct bucket);
+} hot SEC(".maps");
+
+static __always_inline struct bucket *hot_line(__u64 hash)
+{
+	__u32 at = bpf_get_smp_processor_id() * HOT_LINES + (hash & (HOT_LINES - 1));
+
+	return bpf_map_lookup_elem(&hot, &at);
+}
+
+/* Puts a pair before the others of its line; the last one falls out. */
+static __always_inline void heat(struct bucket *line, __u64 pair)
+{
+#pragma unroll
+	for (int i = LVSD_BUCKET_WORDS - 1; i > 0; i--)
+		line->pair[i] = line->pair[i - 1];
+	line->pair[0] = pair;
+}
+
 #define DEFINE_LOOKUP(fam, words)                                                                                      \
-	static __always_inline __u64 look_up_##fam(const struct key_##fam *key, struct read_##fam *r)                   \
+	static __always_inline __u64 look_up_##fam(const struct key_##fam *key, __u64 hash, struct read_##fam *r)       \
 	{                                                                                                              \
-		__u64 hash = siphash13(key->w, words);                                                                 \
 		__u32 tag = hash_tag(hash), b = first_bucket(hash, buckets_##fam);                                     \
                                                                                                                        \
 		for (int look = 0; look < 3; look++) {                                                                 \
@@ -230,23 +258,42 @@ static __always_inline int entry_read_v6(__u64 pair, const struct key_v6 *key, s
 				__u64 pair = READ64(&bucket->pair[i]);                                                 \
                                                                                                                        \
 				if (pair >> 32 == tag && entry_read_##fam(pair, key, r))                               \
-					return 1ULL << 32 | (__u32)pair;                                               \
+					return pair;                                                                   \
 			}                                                                                              \
 			b = other_bucket(b, tag, buckets_##fam);                                                       \
 		}                                                                                                      \
 		return 0;                                                                                              \
 	}                                                                                                              \
                                                                                                                        \
+	static __always_inline __u64 look_up_hot_##fam(const struct key_##fam *key, struct read_##fam *r)               \
+	{                                                                                                              \
+		__u64 hash = siphash13(key->w, words), pair;                                                           \
+		struct bucket *line = hot_line(hash);                                                                  \
+		__u32 tag = hash_tag(hash);                                                                            \
+                                                                                                                       \
+		if (!line)                                                                                             \
+			return look_up_##fam(key, hash, r);                                                            \
+		for (int i = 0; i < LVSD_BUCKET_WORDS; i++) {                                                          \
+			pair = line->pair[i];                                                                          \
+			if (pair >> 32 == tag && entry_read_##fam(pair, key, r))                                       \
+				return pair;                                                                           \
+		}                                                                                                      \
+		pair = look_up_##fam(key, hash, r);                                                                    \
+		if (pair)                                                                                              \
+			heat(line, pair);                                                                              \
+		return pair;                                                                                           \
+	}                                                                                                              \
+                                                                                                                       \
 	__noinline __u64 find_##fam(const struct key_##fam *key)                                                        \
 	{                                                                                                              \
 		struct read_##fam r;                                                                                   \
                                                                                                                        \
-		return key ? look_up_##fam(key, &r) : 0;                                                               \
+		return key ? look_up_##fam(key, siphash13(key->w, words), &r) : 0;                                     \
 	}                                                                                                              \
                                                                                                                        \
 	__noinline __u64 read_##fam(const struct key_##fam *key, struct read_##fam *r)                                 \
 	{                                                                                                              \
-		return key && r ? look_up_##fam(key, r) : 0;                                                           \
+		return key && r ? look_up_hot_##fam(key, r) : 0;                                                       \
 	}
 
 DEFINE_LOOKUP(v4, 2)

@@ -71,12 +71,7 @@ pub(crate) fn breadth(plan: &Plan) -> Result<Vec<Row>, Failure> {
 }
 
 fn point(plan: &Plan, forwarder: Forwarder, traffic: &Traffic) -> Result<(f64, serde_json::Value), Failure> {
-    let lab = if forwarder == Forwarder::Lvsd(Datapath::Xdp) {
-        Lab::for_redirected_frames
-    } else {
-        Lab::for_frames
-    };
-    let run = saturate(&lab()?, forwarder, traffic, plan.pick(1, 2))?;
+    let run = saturate(&Lab::for_frames()?, forwarder, traffic, plan.pick(1, 2))?;
     let pps = run["pps"].as_f64().ok_or("a run without a rate")?;
     let raw = json!({
         "formula": "packets a second at the sink's interface (veth), at saturation",

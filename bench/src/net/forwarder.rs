@@ -66,6 +66,11 @@ impl Forwarder {
         }
     }
 
+    /// Whether XDP redirects its frames, so that the sink must be able to take these.
+    fn redirects(self) -> bool {
+        matches!(self, Forwarder::Lvsd(Datapath::Xdp) | Forwarder::Bare(Datapath::Xdp))
+    }
+
     /// What frames are sent to.
     pub(super) fn target(self, v6: bool) -> &'static str {
         match (self == Forwarder::Routed, v6) {
@@ -84,6 +89,8 @@ pub(super) struct Active<'l> {
     bare: Option<Running>,
     nft: bool,
     has_tier: bool,
+    /// What drops redirected frames at the sink.
+    pub(super) sink: Option<Running>,
 }
 
 impl<'l> Active<'l> {
@@ -98,7 +105,8 @@ impl<'l> Active<'l> {
         lab.nothing_attached()?;
         let (_, cpu) = processors()?;
         let has_tier = matches!(forwarder, Forwarder::Lvsd(Datapath::Tc | Datapath::Xdp));
-        let mut active = Active { lab, lvsd: None, bare: None, nft: false, has_tier };
+        let sink = forwarder.redirects().then(|| lab.sink()).transpose()?;
+        let mut active = Active { lab, lvsd: None, bare: None, nft: false, has_tier, sink };
         match forwarder {
             Forwarder::Lvsd(datapath) => {
                 let serve = Serve {

@@ -100,11 +100,17 @@ impl Lab {
         Ok(lab)
     }
 
-    /// The same where the director's programs redirect frames to the server's interface, too.
-    pub(super) fn for_redirected_frames() -> Result<Lab, Failure> {
-        let lab = Lab::for_frames()?;
-        lab.server.run("ethtool -K s0 gro on")?;
-        Ok(lab)
+    /// Has the server's interface take frames that XDP redirects, and drop them there and then, for as long as what is answered lives.
+    pub(super) fn sink(&self) -> Result<Running, Failure> {
+        let bench = sibling("lvsd-bench")?;
+        let mut c = self.server.command(&bench);
+        c.args(["sink", "--interface", "s0", "--seconds", "3600"]);
+        let mut sink = Running::start(&mut c, "sink", &self.directory)?;
+        until("the program of the sink", || {
+            sink.must_run()?;
+            Ok(self.server.run("ip -d link show dev s0")?.contains("prog/xdp").then_some(()))
+        })?;
+        Ok(sink)
     }
 
     /// Gives the receiving side of `d0` a kernel thread on a processor (threaded NAPI), so that kernel forwarders, too, have

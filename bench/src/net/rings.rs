@@ -32,7 +32,7 @@ pub(crate) fn xdp(plan: &Plan) -> Result<Vec<Row>, Failure> {
 
 /// Direct routing by the tier at XDP : a program that redirects and does nothing else, each in the better of its places.
 pub(crate) fn redirect(plan: &Plan) -> Result<Vec<Row>, Failure> {
-    let places = Places::new(Datapath::Xdp)?;
+    let places = Places::new()?;
     let traffic = Traffic { method: Method::Dr, ..Traffic::of(FLOWS) };
     let (lvsd, bare) = (Forwarder::Lvsd(Datapath::Xdp), Forwarder::Bare(Datapath::Xdp));
     let mut series = in_kernel(&places, &[lvsd, bare], traffic);
@@ -57,7 +57,7 @@ pub(crate) fn ten_million(plan: &Plan) -> Result<Vec<Row>, Failure> {
 }
 
 fn flows(plan: &Plan, many: u32, id: &'static str, bar: Bar) -> Result<Vec<Row>, Failure> {
-    let lab = Lab::for_redirected_frames()?;
+    let lab = Lab::for_frames()?;
     let lvsd = Forwarder::Lvsd(Datapath::Xdp);
     let mut series = [FLOWS, many].map(|n| Series::new(&lab, lvsd, &format!("_{n}"), Traffic::of(n)));
     for _ in 0..if many > 1_000_000 { 1 } else { plan.pick(1, 3) } {
@@ -95,9 +95,8 @@ struct Places {
 }
 
 impl Places {
-    fn new(datapath: Datapath) -> Result<Places, Failure> {
-        let lab = if datapath == Datapath::Xdp { Lab::for_redirected_frames } else { Lab::for_frames };
-        let places = Places { lab: lab()?, threaded: lab()?, alone: processors()?.1 };
+    fn new() -> Result<Places, Failure> {
+        let places = Places { lab: Lab::for_frames()?, threaded: Lab::for_frames()?, alone: processors()?.1 };
         if let Some(cpu) = places.alone {
             places.threaded.receive_on(cpu)?;
         }
@@ -173,7 +172,7 @@ fn with_runs(mut raw: Value, datapath: Datapath, series: Vec<Series<'_>>) -> Val
 }
 
 fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<Vec<Row>, Failure> {
-    let places = Places::new(datapath)?;
+    let places = Places::new()?;
     let lvsd = Forwarder::Lvsd(datapath);
     let mut series = in_kernel(&places, &[lvsd, Forwarder::Nft, Forwarder::Routed], Traffic::of(FLOWS));
     take_turns(plan, &mut series, |f| f == Forwarder::Routed)?;
@@ -188,7 +187,7 @@ fn tier(plan: &Plan, id: &'static str, bar: Bar, datapath: Datapath) -> Result<V
 }
 
 fn rings(plan: &Plan, id: &'static str, datapath: Datapath) -> Result<Vec<Row>, Failure> {
-    let places = Places::new(datapath)?;
+    let places = Places::new()?;
     let lab = &places.lab;
     let traffic = Traffic::of(FLOWS);
     let mut series = vec![

@@ -65,7 +65,11 @@ pub(super) fn saturate(
     let (usage, cpu, seen) = (Usage::now()?, active.cpu()?, Seen::now(lab, &active)?);
     let begin = Instant::now();
     let mut c = lab.server.command(&sibling("lvsd-bench")?);
-    let text = output(c.args(["rate", "--interface", "s0", "--seconds", &seconds.to_string()]))?;
+    c.args(["rate", "--interface", "s0", "--seconds", &seconds.to_string()]);
+    if active.sink.is_some() {
+        c.arg("--dropped-at-xdp");
+    }
+    let text = output(&mut c)?;
     let (wall, used) = (begin.elapsed().as_secs_f64(), Usage::now()?.since(&usage));
     let cpu = active.cpu()?.zip(cpu).map(|(after, before)| (after - before).as_secs_f64());
     let tier_share = Seen::now(lab, &active)?.share(&seen);

@@ -1,4 +1,5 @@
 mod golden;
+mod hot;
 mod tier;
 
 use std::net::IpAddr;

@@ -66,20 +66,24 @@ pub(crate) struct Tier {
 /// Counts of frames by processor, of [`Tier::begun`].
 pub(crate) type Begun = Vec<u64>;
 
+/// Lines of pairs found last, for each processor; as in `modes/bpf/table.h`.
+const HOT_LINES: u32 = 8192;
+
 /// Gives the maps their sizes, before they are made.
 pub(super) fn size(loader: &mut EbpfLoader<'_>, workers: usize) -> Result<usize, SetupError> {
     let processors = aya::util::nr_cpus().map_err(|(what, e)| SetupError::Bpf {
         what: format!("number of processors ({what})"),
         reason: e.to_string(),
     })?;
-    let counts = u32::try_from(processors).unwrap_or(u32::MAX).saturating_mul(MAX_DESTS);
+    let each = u32::try_from(processors).unwrap_or(u32::MAX);
     loader
         .map_max_entries("hops", MAX_LINES as u32 + 1)
         .map_max_entries("dests", MAX_DESTS)
-        .map_max_entries("dest_counts", counts)
+        .map_max_entries("dest_counts", each.saturating_mul(MAX_DESTS))
         .map_max_entries("dest_stats", u32::try_from(workers).unwrap_or(u32::MAX).saturating_mul(MAX_DESTS))
         .map_max_entries("dest_keys", MAX_DESTS)
-        .map_max_entries("tier_cpus", u32::try_from(processors).unwrap_or(u32::MAX));
+        .map_max_entries("tier_cpus", each)
+        .map_max_entries("hot", each.saturating_mul(HOT_LINES));
     Ok(processors)
 }
 

@@ -23,16 +23,16 @@ const TCP: u8 = 6;
 const UDP: u8 = 17;
 
 /// Addresses of one family: clients' network, virtual address, servers: by NAT, by direct routing, and those of [`TUNNELS`].
-struct Net {
+pub(super) struct Net {
     family: Family,
     client: &'static str,
-    vip: &'static str,
+    pub(super) vip: &'static str,
     servers: [&'static str; 5],
     ours: [&'static str; 2],
     length: u8,
 }
 
-const NETS: [Net; 2] = [
+pub(super) const NETS: [Net; 2] = [
     Net {
         family: Family::V4,
         client: "198.18.0.0",
@@ -59,7 +59,7 @@ const TUNNELS: [Tunnel; 3] = [
 ];
 
 /// A client's address.
-fn client(net: &Net, n: u8) -> Addr {
+pub(super) fn client(net: &Net, n: u8) -> Addr {
     Addr(addr(net.client).0 + 1 + u128::from(n))
 }
 
@@ -69,7 +69,7 @@ fn client_mac(n: u8) -> [u8; 6] {
 
 const CLIENT_COUNT: u8 = 4;
 
-fn now() -> Now {
+pub(super) fn now() -> Now {
     let t = rustix::time::clock_gettime(rustix::time::ClockId::Monotonic);
     Now(t.tv_sec as u64 * 1_000_000_000 + t.tv_nsec as u64)
 }
@@ -98,7 +98,7 @@ fn route(dst: IpAddr, length: u8, ifindex: u32) -> Event {
 
 /// Where a program is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Face {
+pub(super) enum Face {
     /// At the ingress hook.
     Skb,
     Xdp,
@@ -115,7 +115,7 @@ impl Face {
 
 /// What a program did with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-enum Done {
+pub(super) enum Done {
     /// It went up, where nobody is to take it.
     Up,
     Stack,
@@ -125,14 +125,14 @@ enum Done {
 const DONE: [Done; 3] = [Done::Up, Done::Stack, Done::Forward];
 
 /// Both ends of the comparison, over the same memory.
-struct Both {
+pub(super) struct Both {
     tables: Arc<BpfTables>,
-    director: Arc<Director>,
-    worker: Worker,
+    pub(super) director: Arc<Director>,
+    pub(super) worker: Worker,
 }
 
 impl Both {
-    fn new() -> Both {
+    pub(super) fn new() -> Both {
         let tables =
             Arc::new(BpfTables::with_tier(TableShape::of(&CONFIG), 0x1234_5678, &testnet::plan()).unwrap());
         tables.load_xdp().unwrap();
@@ -157,7 +157,7 @@ impl Both {
     }
 
     /// What the core makes of a frame. An XDP port does not know whether its checksum is partial, and completes it before it sends.
-    fn core(&mut self, face: Face, port: PortId, bytes: &[u8]) -> (Verdict, Vec<u8>) {
+    pub(super) fn core(&mut self, face: Face, port: PortId, bytes: &[u8]) -> (Verdict, Vec<u8>) {
         const ROOM: usize = 64;
         let mut buf = vec![0; ROOM];
         buf.extend_from_slice(bytes);
@@ -181,7 +181,7 @@ impl Both {
     }
 
     /// What a program makes of it, and the frame.
-    fn tier(&self, face: Face, bytes: &[u8]) -> (Done, Vec<u8>) {
+    pub(super) fn tier(&self, face: Face, bytes: &[u8]) -> (Done, Vec<u8>) {
         let programs = self.tables.programs();
         let mut out = vec![0; bytes.len() + 64];
         let options =
@@ -271,11 +271,11 @@ fn furnish(director: &Director) {
 
 /// A packet of one of a few flows, and what may be odd about it.
 #[derive(Clone, Debug)]
-struct Plan {
+pub(super) struct Plan {
     v6: bool,
     tcp: bool,
-    client: u8,
-    sport: u16,
+    pub(super) client: u8,
+    pub(super) sport: u16,
     /// From the NAT server, and to which of its ports.
     reply: bool,
     flags: u8,
@@ -341,11 +341,33 @@ fn plans() -> impl Strategy<Value = Plan> {
 }
 
 impl Plan {
+    /// A UDP packet over IPv4 with nothing odd about it.
+    pub(super) fn plain_udp(client: u8, sport: u16) -> Plan {
+        Plan {
+            v6: false,
+            tcp: false,
+            client,
+            sport,
+            reply: false,
+            flags: 0,
+            payload: 18,
+            ttl: 64,
+            tos: 0,
+            fragment: 0,
+            extra: 0,
+            padding: 0,
+            checksum: None,
+            partial: false,
+            damage: None,
+            to_us: true,
+        }
+    }
+
     fn net(&self) -> &'static Net {
         &NETS[usize::from(self.v6)]
     }
 
-    fn frame(&self) -> (PortId, Vec<u8>) {
+    pub(super) fn frame(&self) -> (PortId, Vec<u8>) {
         let net = self.net();
         let client = (client(net, self.client), self.sport);
         let (from, to, port) = if self.reply {
@@ -433,7 +455,7 @@ fn forwards_the_same_bytes_as_the_core_or_nothing_at_xdp() {
 }
 
 /// Blanks what nobody but the sender knows: the identification of an outer packet that may be fragmented, and the sum over it.
-fn without_ident(frame: &[u8]) -> Vec<u8> {
+pub(super) fn without_ident(frame: &[u8]) -> Vec<u8> {
     let mut f = frame.to_vec();
     if f[12..14] == [8, 0] && matches!(f[23], 4 | 41 | 47) && f[20] & 0x40 == 0 {
         let mut sum = Sum::new();
