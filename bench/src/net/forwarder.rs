@@ -200,7 +200,12 @@ pub(super) fn nft_dnat(lab: &Lab, protocol: &str, port: u16, v6: bool) -> Result
         "table {family} lvsd_bench {{ chain pre {{ type nat hook prerouting priority -100; \
          {family} daddr {vip} {protocol} dport {port} dnat to {server}:{port}; }}; }}"
     );
-    output(lab.director.command("nft").arg(rules)).map(|_| ())
+    output(lab.director.command("nft").arg(rules))?;
+    // a flow must not be forgotten before all are there, as the daemon does not forget it
+    for setting in ["nf_conntrack_udp_timeout", "nf_conntrack_udp_timeout_stream"] {
+        lab.director.run(&format!("echo 300 > /proc/sys/net/netfilter/{setting}"))?;
+    }
+    Ok(())
 }
 
 pub(super) fn remove_nft(lab: &Lab) -> Result<(), Failure> {
