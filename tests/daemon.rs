@@ -300,7 +300,7 @@ fn a_saved_scheduler_that_is_not_there_is_named_with_its_line() {
     let e = refused(&mut Daemon::command(&["--control-only", "--socket", s, "--state-file", p]), 1);
     let says =
         format!("--state-file {p}, line 3: '-A -t 10.0.0.1:81 -s nosuch': there is no scheduler 'nosuch'");
-    assert!(e.contains(&says) && e.contains("but rr wrr lc wlc sh dh mh maglev;"), "{e}");
+    assert!(e.contains(&says) && e.contains("but rr wrr lc wlc sed nq fo ovf sh dh mh maglev;"), "{e}");
 }
 
 #[test]

@@ -283,8 +283,8 @@ pub static OPTIONS: &[OptSpec] = &[
     OptSpec { opt: Opt::Ipv6, short: Some('6'), long: "ipv6", arg: NoArg, legal: None, section: Service,
         doc: "After -f: the mark's IPv6 packets." },
     opt(Opt::Scheduler, Some('s'), "scheduler", Required("NAME"), &SCHEDULER, Service,
-        "How servers are chosen (default wlc): rr wrr lc wlc sh dh mh maglev, or what the subcommand schedulers lists \
-         (IPVS's sed nq fo ovf lblc lblcr twos are not in this version)."),
+        "How servers are chosen (default wlc): rr wrr lc wlc sed nq fo ovf sh dh mh maglev, or what the subcommand schedulers lists \
+         (IPVS's lblc lblcr twos are not in this version)."),
     opt(Opt::SchedFlags, Some('b'), "sched-flags", Required("FLAG,..."), &SCHED_FLAGS, Service,
         "sh-fallback and sh-port with -s sh, mh-fallback and mh-port with -s mh, flag-1 flag-2 flag-3 with any."),
     opt(Opt::Persistent, Some('p'), "persistent", Optional("SECONDS"), &PERSISTENT, Service,

@@ -6,13 +6,17 @@
 
 mod dh;
 mod error;
+mod fo;
 mod hash;
 mod lc;
 mod maglev;
 mod mh;
+mod nq;
+mod ovf;
 mod plan;
 mod registry;
 mod rr;
+mod sed;
 mod sh;
 mod wlc;
 mod wrr;

@@ -1,7 +1,7 @@
 //! The registry: which algorithms there are, and how one is made by name.
 
 use crate::{CreateError, Options, Scheduler, Servers};
-use crate::{dh, lc, maglev, mh, rr, sh, wlc, wrr};
+use crate::{dh, fo, lc, maglev, mh, nq, ovf, rr, sed, sh, wlc, wrr};
 
 /// How an algorithm's file makes its scheduler.
 type Create = fn(&Options, &dyn Servers) -> Result<Box<dyn Scheduler>, CreateError>;
@@ -59,6 +59,14 @@ static ALGORITHMS: &[Algorithm] = &[
     plain("wrr", "weighted round robin: in turn, as often as the weight says", wrr::create),
     plain("lc", "least connections", lc::create),
     plain("wlc", "weighted least connections: fewest connections for the weight", wlc::create),
+    plain(
+        "sed",
+        "shortest expected delay: fewest active connections, the new one included, for the weight",
+        sed::create,
+    ),
+    plain("nq", "never queue: an idle server, else as sed", nq::create),
+    plain("fo", "failover: the highest weight", fo::create),
+    plain("ovf", "overflow: the highest weight that has no more active connections than that", ovf::create),
     plain("sh", "source hashing: by the client's address", sh::create)
         .flags(&[("sh-fallback", Flag::Sched1), ("sh-port", Flag::Sched2)]),
     plain("dh", "destination hashing: by the destination address", dh::create),

@@ -162,7 +162,7 @@ fn unknown_schedulers_and_flags() {
     let Err(error) = create("foo", &Options::default(), &service) else { panic!("there is no foo") };
     assert_eq!(
         error.to_string(),
-        r#"unknown scheduler "foo": there are rr, wrr, lc, wlc, sh, dh, mh, maglev"#
+        r#"unknown scheduler "foo": there are rr, wrr, lc, wlc, sed, nq, fo, ovf, sh, dh, mh, maglev"#
     );
     assert!(matches!(find("RR"), Err(CreateError::Unknown { .. })));
 

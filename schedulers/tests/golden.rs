@@ -136,7 +136,19 @@ fn compared(file: &str, expected: &[(&str, usize)]) {
 
 #[test]
 fn tcp_connections() {
-    compared("b-seq-tcp.tsv", &[("lc", 1144), ("rr", 1144), ("wlc", 1144), ("wrr", 1144)]);
+    compared(
+        "b-seq-tcp.tsv",
+        &[
+            ("fo", 1144),
+            ("lc", 1144),
+            ("nq", 1144),
+            ("ovf", 1144),
+            ("rr", 1144),
+            ("sed", 1144),
+            ("wlc", 1144),
+            ("wrr", 1144),
+        ],
+    );
 }
 
 #[test]
@@ -148,7 +160,18 @@ fn hashing_schedulers() {
 fn changes_while_connections_come_in() {
     compared(
         "b-seq-events.tsv",
-        &[("lc", 140), ("mh", 140), ("rr", 380), ("sh", 140), ("wlc", 140), ("wrr", 140)],
+        &[
+            ("fo", 140),
+            ("lc", 140),
+            ("mh", 140),
+            ("nq", 140),
+            ("ovf", 140),
+            ("rr", 540),
+            ("sed", 140),
+            ("sh", 140),
+            ("wlc", 140),
+            ("wrr", 140),
+        ],
     );
 }
 
@@ -156,13 +179,36 @@ fn changes_while_connections_come_in() {
 fn thresholds() {
     compared(
         "b-seq-threshold.tsv",
-        &[("lc", 40), ("mh", 60), ("rr", 70), ("sh", 60), ("wlc", 40), ("wrr", 40)],
+        &[
+            ("fo", 40),
+            ("lc", 40),
+            ("mh", 60),
+            ("nq", 40),
+            ("ovf", 40),
+            ("rr", 70),
+            ("sed", 40),
+            ("sh", 60),
+            ("wlc", 40),
+            ("wrr", 40),
+        ],
     );
 }
 
 #[test]
 fn udp_and_one_packet_scheduling() {
-    compared("b-seq-udp.tsv", &[("lc", 120), ("rr", 120), ("wlc", 120), ("wrr", 120)]);
+    compared(
+        "b-seq-udp.tsv",
+        &[
+            ("fo", 120),
+            ("lc", 120),
+            ("nq", 120),
+            ("ovf", 120),
+            ("rr", 120),
+            ("sed", 120),
+            ("wlc", 120),
+            ("wrr", 120),
+        ],
+    );
 }
 
 #[test]

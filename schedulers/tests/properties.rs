@@ -43,7 +43,7 @@ fn options(name: &str, fallback: bool, port: bool) -> Options {
 
 /// Whether the scheduler must find a server whenever one is available.
 fn always_finds(name: &str) -> bool {
-    !matches!(name, "dh" | "sh" | "mh")
+    !matches!(name, "dh" | "sh" | "mh" | "ovf")
 }
 
 proptest! {

@@ -429,7 +429,7 @@ fn threshold_holds_for_all_workers_together() {
 /// Case 45: every weight is 0; and it works again at the first packet once one is not.
 #[test]
 fn all_weights_0() {
-    for scheduler in ["rr", "wrr", "lc", "wlc", "sh", "dh", "mh", "maglev"] {
+    for scheduler in ["rr", "wrr", "lc", "wlc", "sed", "nq", "fo", "ovf", "sh", "dh", "mh", "maglev"] {
         for kind in ["-t", "-u"] {
             let mut rig = Rig::golden();
             rig.cli(&format!("-A {kind} 10.0.0.1:80 -s {scheduler}"));

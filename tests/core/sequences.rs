@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::frames::*;
 use super::rig::{C0, Event, Rig};
 
-const BUILT: [&str; 7] = ["rr", "wrr", "lc", "wlc", "sh", "dh", "mh"];
+const BUILT: [&str; 11] = ["rr", "wrr", "lc", "wlc", "sed", "nq", "fo", "ovf", "sh", "dh", "mh"];
 
 struct Script {
     rig: Rig,
