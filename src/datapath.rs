@@ -283,6 +283,7 @@ impl Core {
         if self.tables.as_ref().is_some_and(|t| t.adopted()) {
             tell_adopted(director.adopt());
         }
+        director.know_interfaces(crate::io::mtu);
         director.midnight_ms.store(midnight_ms(), std::sync::atomic::Ordering::Relaxed);
         if let Some(tables) = &self.tables {
             director.observe(Box::new(Classifier(Arc::clone(tables))));

@@ -9,7 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use ipvs_netlink::{
-    Backend, Saved, Sysctl, parse_line, save_line, save_line_daemon, save_line_dest, save_line_sysctl,
+    Backend, Errno, Saved, Sysctl, parse_line, save_line, save_line_daemon, save_line_dest, save_line_sysctl,
     save_line_timeouts, save_thresholds,
 };
 use tracing::warn;
@@ -85,7 +85,14 @@ impl StateFile {
                 Saved::Service(s) => backend.add_service(s),
                 Saved::Dest(key, d) => backend.add_dest(key, d),
                 Saved::Timeouts(t) => backend.set_timeouts(*t),
-                Saved::Daemon(d) => backend.start_daemon(d),
+                Saved::Daemon(d) => match backend.start_daemon(d) {
+                    // it may come later than we do; the services must not wait for it
+                    Err(Errno::ENODEV) => {
+                        warn!("{}: line {line}: {text}: no such interface, not started", path.display());
+                        Ok(())
+                    }
+                    done => done,
+                },
                 Saved::Sysctl(s) => backend.set_sysctl(&s.name, &s.value),
             };
             applied.map_err(|errno| ControlError::Refused {

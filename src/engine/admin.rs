@@ -473,15 +473,16 @@ impl Backend for Director {
     }
 
     fn daemons(&self) -> Vec<Daemon> {
-        Vec::new()
+        self.sync_daemons().all()
     }
 
-    fn start_daemon(&self, _: &Daemon) -> Result<(), Errno> {
-        Err(Errno::EOPNOTSUPP)
+    fn start_daemon(&self, daemon: &Daemon) -> Result<(), Errno> {
+        let mtu = self.mtu_of.get().and_then(|mtu_of| mtu_of(&daemon.interface));
+        self.sync_daemons().start(daemon, mtu)
     }
 
-    fn stop_daemon(&self, _: DaemonState) -> Result<(), Errno> {
-        Err(Errno::ESRCH)
+    fn stop_daemon(&self, state: DaemonState) -> Result<(), Errno> {
+        self.sync_daemons().stop(state)
     }
 }
 

@@ -3,9 +3,9 @@
 use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering::*};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
-use ipvs_netlink::{Counter, Errno, ServiceKey};
+use ipvs_netlink::{Counter, Daemons as SyncDaemons, Errno, ServiceKey};
 
 use super::around::Surroundings;
 use super::reason::Counters;
@@ -23,6 +23,9 @@ pub const MAX_DESTS: u32 = 1 << 16;
 
 /// Reads the counters of the ports under the core.
 type PortCounters = Box<dyn Fn() -> Vec<Counter> + Send + Sync>;
+
+/// Finds the MTU of an interface; none where there is no such interface.
+type MtuOf = Box<dyn Fn(&str) -> Option<u32> + Send + Sync>;
 
 /// The director's state, shared by its workers and the control plane.
 pub struct Director {
@@ -48,6 +51,8 @@ pub struct Director {
     /// Milliseconds since midnight UT when [`Now`] was 0 (for IPv4's timestamp option).
     pub midnight_ms: AtomicU32,
     pub(super) seed: u64,
+    sync: Mutex<SyncDaemons>,
+    pub(super) mtu_of: OnceLock<MtuOf>,
     /// What the tier and the director tell each other. Word 0: ticks of an established TCP connection in the low half, of a UDP flow in
     /// the high one. Words 1 to 4: a bit for each port by which the tier can send. Empty where there is no tier.
     conf: Region,
@@ -207,8 +212,22 @@ impl Director {
             clock: AtomicU64::new(0),
             midnight_ms: AtomicU32::new(0),
             seed,
+            sync: Mutex::default(),
+            mtu_of: OnceLock::new(),
             conf,
         }
+    }
+
+    /// How to find the MTU of an interface by its name, which may be none of the ports'. Only the first call counts; before it there are no
+    /// interfaces.
+    pub fn know_interfaces(&self, mtu_of: impl Fn(&str) -> Option<u32> + Send + Sync + 'static) {
+        // A second one would be another director's.
+        let _ = self.mtu_of.set(Box::new(mtu_of));
+    }
+
+    /// The synchronisation daemons that were started. They are listed and kept, and do not send or receive yet.
+    pub(super) fn sync_daemons(&self) -> MutexGuard<'_, SyncDaemons> {
+        self.sync.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Whether there is a tier.

@@ -22,3 +22,8 @@ mod testnet;
 pub use attach::Hook;
 pub use bpf::{BpfTables, TableMap, TableShape, TierPlan};
 pub use error::SetupError;
+
+/// MTU of an interface in bytes; none where there is no such interface in this network namespace.
+pub fn mtu(interface: &str) -> Option<u32> {
+    netdev::mtu(interface).ok()
+}

@@ -6,15 +6,18 @@
 //! - [`Backend`] is what a server administers; [`serve`] turns one datagram of requests into datagrams of replies, without
 //!   IO.
 //! - [`Client`] asks a server on a Unix socket; [`Exchange`] is its half without IO.
+//! - [`procfs`] writes what a kernel's IPVS shows below `/proc/net`.
 //! - [`memory::Memory`] is a back-end that keeps what it is told and forwards nothing: for tests.
 #![forbid(unsafe_code)]
 
 mod attr;
 mod backend;
 mod client;
+mod daemons;
 mod errno;
 pub mod memory;
 mod parse;
+pub mod procfs;
 mod reply;
 mod request;
 mod save;
@@ -28,6 +31,7 @@ mod wire;
 pub use attr::TooLong;
 pub use backend::{Backend, TIMEOUT_MAX, check_dest, check_service};
 pub use client::{Client, ClientError, Exchange, ExchangeError};
+pub use daemons::Daemons;
 pub use errno::Errno;
 pub use parse::{Saved, SavedError, parse_line};
 pub use reply::{FamilyInfo, Message, Reply, ReplyError};

@@ -5,9 +5,9 @@ use std::net::IpAddr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::{
-    Backend, ConnEntry, Counter, Daemon, DaemonState, Dest, DestEntry, Errno, Info, Notice, Overview,
-    QueueStatus, SVC_F_HASHED, SchedulerInfo, Service, ServiceEntry, ServiceKey, Stats, Sysctl, TIMEOUT_MAX,
-    Timeouts, check_dest, check_service,
+    Backend, ConnEntry, Counter, Daemon, DaemonState, Daemons, Dest, DestEntry, Errno, Info, Notice,
+    Overview, QueueStatus, SVC_F_HASHED, SchedulerInfo, Service, ServiceEntry, ServiceKey, Stats, Sysctl,
+    TIMEOUT_MAX, Timeouts, check_dest, check_service,
 };
 
 /// Schedulers of kernel 6.1.
@@ -65,7 +65,7 @@ struct Inner {
     queues: Vec<QueueStatus>,
     notices: Vec<Notice>,
     sysctls: BTreeMap<String, String>,
-    daemons: Vec<Daemon>,
+    daemons: Daemons,
 }
 
 impl Default for Memory {
@@ -81,7 +81,7 @@ impl Default for Memory {
                 queues: Vec::new(),
                 notices: Vec::new(),
                 sysctls,
-                daemons: Vec::new(),
+                daemons: Daemons::default(),
             }),
         }
     }
@@ -318,37 +318,15 @@ impl Backend for Memory {
     }
 
     fn daemons(&self) -> Vec<Daemon> {
-        self.lock().daemons.clone()
+        self.lock().daemons.all()
     }
 
     fn start_daemon(&self, daemon: &Daemon) -> Result<(), Errno> {
-        let mut inner = self.lock();
-        if inner.daemons.iter().any(|d| d.state == daemon.state) {
-            return Err(Errno::EEXIST);
-        }
-        let mut d = daemon.clone();
-        // The defaults that the kernel fills in for an MTU of 1500.
-        d.maxlen = match (d.maxlen, d.state) {
-            (0, _) => 1472,
-            (n, DaemonState::Backup) => n.max(1024),
-            (n, DaemonState::Master) => n,
-        };
-        if d.port == 0 {
-            d.port = 8848;
-        }
-        if d.ttl == 0 {
-            d.ttl = 1;
-        }
-        d.group = d.group.or(Some(IpAddr::from([224, 0, 0, 81])));
-        inner.daemons.push(d);
-        inner.daemons.sort_by_key(|d| d.state);
-        Ok(())
+        // as if every interface were there
+        self.lock().daemons.start(daemon, Some(1500))
     }
 
     fn stop_daemon(&self, state: DaemonState) -> Result<(), Errno> {
-        let mut inner = self.lock();
-        let before = inner.daemons.len();
-        inner.daemons.retain(|d| d.state != state);
-        if inner.daemons.len() == before { Err(Errno::ESRCH) } else { Ok(()) }
+        self.lock().daemons.stop(state)
     }
 }

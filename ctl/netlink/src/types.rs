@@ -151,6 +151,25 @@ pub struct Stats {
     pub out_bps: u64,
 }
 
+impl std::ops::AddAssign for Stats {
+    fn add_assign(&mut self, s: Stats) {
+        for (to, from) in [
+            (&mut self.conns, s.conns),
+            (&mut self.in_pkts, s.in_pkts),
+            (&mut self.out_pkts, s.out_pkts),
+            (&mut self.in_bytes, s.in_bytes),
+            (&mut self.out_bytes, s.out_bytes),
+            (&mut self.cps, s.cps),
+            (&mut self.in_pps, s.in_pps),
+            (&mut self.out_pps, s.out_pps),
+            (&mut self.in_bps, s.in_bps),
+            (&mut self.out_bps, s.out_bps),
+        ] {
+            *to = to.wrapping_add(from);
+        }
+    }
+}
+
 /// A service in a listing.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ServiceEntry {
