@@ -24,18 +24,19 @@ setup:
 	@scripts/setup
 
 build: setup
-	$(CARGO) build --release --workspace --bins
+	$(CARGO) build --release --workspace --lib --bins
 
 install:
-	@for f in lvsd lvsctl; do test -x $(BUILT)/$$f || \
+	@for f in lvsd lvsctl liblvsd_preload.so; do test -e $(BUILT)/$$f || \
 	{ echo "make install: $(BUILT)/$$f is not there: 'make build' makes it" >&2; exit 1; }; done
 	install -D -m 755 -t $(DESTDIR)$(PREFIX)/sbin $(BUILT)/lvsd $(BUILT)/lvsctl
+	install -D -m 644 -t $(DESTDIR)$(PREFIX)/lib/lvsd $(BUILT)/liblvsd_preload.so
 	install -D -m 644 -t $(DESTDIR)$(PREFIX)/share/man/man8 man/lvsd.8 man/lvsctl.8
 	install -d $(DESTDIR)$(PREFIX)/lib/systemd/system
 	sed 's|/usr/local|$(PREFIX)|' contrib/lvsd.service > $(DESTDIR)$(PREFIX)/lib/systemd/system/lvsd.service
 
 uninstall:
-	rm -f $(DESTDIR)$(PREFIX)/sbin/lvsd $(DESTDIR)$(PREFIX)/sbin/lvsctl \
+	rm -f $(DESTDIR)$(PREFIX)/sbin/lvsd $(DESTDIR)$(PREFIX)/sbin/lvsctl $(DESTDIR)$(PREFIX)/lib/lvsd/liblvsd_preload.so \
 	$(DESTDIR)$(PREFIX)/share/man/man8/lvsd.8 $(DESTDIR)$(PREFIX)/share/man/man8/lvsctl.8 \
 	$(DESTDIR)$(PREFIX)/lib/systemd/system/lvsd.service
 
@@ -59,7 +60,7 @@ GENERIC_PAIRS = nat_v4 dr_v6 ipip_v6 gre_v4
 test:
 	@scripts/setup --fuzz
 	$(MAKE) --no-print-directory lint
-	$(CARGO) build --profile test --workspace --bins --locked
+	$(CARGO) build --profile test --workspace --lib --bins --locked
 	$(CARGO) test --workspace --locked --no-fail-fast
 	LVSD_DATAPATH=afxdp $(CARGO) test --test scenarios --locked --no-fail-fast -- $(AFXDP_PAIRS)
 	LVSD_DATAPATH=tc $(CARGO) test --test scenarios --locked --no-fail-fast -- $(TC_PAIRS)
@@ -69,7 +70,7 @@ test:
 test-long:
 	@scripts/setup --fuzz
 	$(MAKE) --no-print-directory lint
-	$(CARGO) build --release --workspace --bins --locked
+	$(CARGO) build --release --workspace --lib --bins --locked
 	PROPTEST_CASES=4096 LVSD_TIER_PACKETS=1000000 $(CARGO) test --release --workspace --locked --no-fail-fast
 	LVSD_SOAK_SECS=300 PROPTEST_CASES=4096 $(CARGO) test --release --workspace --locked --no-fail-fast -- --ignored
 	LVSD_SOAK_SECS=300 LVSD_DATAPATH=afxdp $(CARGO) test --release --test scenarios --locked --no-fail-fast -- --include-ignored

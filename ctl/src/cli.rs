@@ -40,6 +40,13 @@ pub enum Sub {
         #[arg(value_name = "NAME[=VALUE]")]
         settings: Vec<String>,
     },
+    /// Run a program, such as ipvsadm or keepalived, under a library that brings its IPVS requests, /proc/net/ip_vs* and
+    /// net.ipv4.vs to the daemon; none needs to run yet
+    Exec {
+        /// The program and its arguments
+        #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
+        words: Vec<String>,
+    },
     /// The data plane in the kernel that outlives the daemon; no daemon is asked
     #[command(subcommand)]
     Datapath(Datapath),
@@ -223,6 +230,12 @@ impl ClapAnswer {
 }
 
 impl Invocation {
+    /// Words of ipvsadm's grammar and nothing else; the daemon's socket is the environment's, or the usual one.
+    pub fn of_ipvsadm(words: Vec<String>) -> Invocation {
+        let socket = std::env::var_os("LVSD_SOCKET").filter(|s| !s.is_empty());
+        Invocation { socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from), sub: None, words }
+    }
+
     /// Takes the words after the program's name apart: leading `--socket`, then a subcommand or ipvsadm's grammar.
     ///
     /// # Errors
@@ -408,6 +421,7 @@ mod tests {
                 "status [--nonzero]",
                 "schedulers",
                 "sysctl [NAME[=VALUE]]...",
+                "exec [PROGRAM]...",
                 "datapath off [--pin-dir DIR]",
                 "realserver setup --vip ADDR... [--mode MODE] [--dev IF] [--kernel-tunnel] [--no-advmss] [--pin-dir DIR] \
                  [--record FILE] [--dry-run]",
@@ -417,7 +431,7 @@ mod tests {
                 "realserver decap --dev IF [--off] [--pin-dir DIR]",
             ]
         );
-        assert!(subs[7].doc.contains(DEFAULT_PIN_DIR), "{}", subs[7].doc);
+        assert!(subs[8].doc.contains(DEFAULT_PIN_DIR), "{}", subs[7].doc);
         assert!(subs.iter().all(|s| s.doc.len() > 5));
     }
 }

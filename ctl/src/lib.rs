@@ -28,7 +28,7 @@ use std::io::{BufRead, Write};
 pub use session::{Client, Connect};
 
 use crate::cli::Invocation;
-use crate::error::{CliError, EXIT_LIST, EXIT_OK};
+use crate::error::{CliError, EXIT_LIST, EXIT_OK, EXIT_USAGE};
 use crate::names::Names;
 use crate::session::{Failure, Session};
 
@@ -40,6 +40,40 @@ pub struct Io<'a> {
     pub stdout: &'a mut dyn Write,
     /// One line for each error.
     pub stderr: &'a mut dyn Write,
+}
+
+/// Carries out a command line of a program of this name: `ipvsadm`, `ipvsadm-save` and `ipvsadm-restore` have their own, every other
+/// name is lvsctl's ([`run`]).
+pub fn run_as(
+    name: &str,
+    args: &[String],
+    io: &mut Io<'_>,
+    names: &dyn Names,
+    connect: &mut Connect<'_>,
+) -> i32 {
+    let mut all = |first: Option<&str>, io: &mut Io<'_>| {
+        let words = first.map(str::to_owned).into_iter().chain(args.iter().cloned()).collect();
+        carry_out(&Invocation::of_ipvsadm(words), io, names, connect)
+    };
+    match name {
+        "ipvsadm" => all(None, io),
+        "ipvsadm-save" => all(Some("-S"), io),
+        "ipvsadm-restore" => {
+            // a wrong word is found before the table is emptied
+            if let Some(word) = args.first() {
+                report(
+                    io.stderr,
+                    &CliError::usage(format!("ipvsadm-restore: {word}: it takes no arguments")),
+                );
+                return EXIT_USAGE;
+            }
+            match all(Some("-C"), io) {
+                EXIT_OK => all(Some("-R"), io),
+                failed => failed,
+            }
+        }
+        _ => run(args, io, names, connect),
+    }
 }
 
 /// Carries out one command line (without the program's name) and gives the exit status.
@@ -54,6 +88,10 @@ pub fn run(args: &[String], io: &mut Io<'_>, names: &dyn Names, connect: &mut Co
             return e.exit_code();
         }
     };
+    carry_out(&invocation, io, names, connect)
+}
+
+fn carry_out(invocation: &Invocation, io: &mut Io<'_>, names: &dyn Names, connect: &mut Connect<'_>) -> i32 {
     let mut session = Session::new(&invocation.socket, names, connect);
     let done = match &invocation.sub {
         Some(sub) => session.subcommand(sub, io.stdout),

@@ -2,19 +2,23 @@
 #![forbid(unsafe_code)]
 
 use std::io::{BufWriter, stderr, stdin, stdout};
+use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
 use lvsctl::error::EXIT_USAGE;
 use lvsctl::names::SystemNames;
-use lvsctl::{Client, Io, run};
+use lvsctl::{Client, Io, run_as};
 
 /// How long an answer may take before it is given up.
 const TIMEOUT: Duration = Duration::from_secs(30);
 
 fn main() -> ExitCode {
     let mut args = Vec::new();
-    for arg in std::env::args_os().skip(1) {
+    let mut all = std::env::args_os();
+    let name = all.next().map(PathBuf::from).unwrap_or_default();
+    let name = name.file_name().and_then(|n| n.to_str()).unwrap_or("lvsctl").to_owned();
+    for arg in all {
         match arg.into_string() {
             Ok(arg) => args.push(arg),
             Err(arg) => {
@@ -27,7 +31,7 @@ fn main() -> ExitCode {
     let mut stdout = BufWriter::new(stdout().lock());
     let mut stderr = stderr().lock();
     let mut io = Io { stdin: &mut stdin, stdout: &mut stdout, stderr: &mut stderr };
-    let code = run(&args, &mut io, &SystemNames::default(), &mut |path| {
+    let code = run_as(&name, &args, &mut io, &SystemNames::default(), &mut |path| {
         Ok(Box::new(ipvs_netlink::Client::connect(path, TIMEOUT)?) as Box<dyn Client>)
     });
     status(code)

@@ -1,6 +1,7 @@
 //! Carrying a command out: asking the daemon and printing what it tells.
 
 mod datapath;
+mod exec;
 mod own;
 mod restore;
 mod server;
@@ -94,6 +95,7 @@ impl<'a, 'c> Session<'a, 'c> {
             Sub::Status { nonzero } => self.status(*nonzero, out)?,
             Sub::Schedulers => self.print_schedulers(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,
+            Sub::Exec { words } => return Err(exec::exec(self.socket, words).into()),
             Sub::Datapath(Datapath::Off { pin_dir }) => datapath::off(self.socket, pin_dir.as_deref(), out)?,
             Sub::Realserver(command) => return server::realserver(command, out),
         }

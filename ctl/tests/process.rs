@@ -193,3 +193,40 @@ fn a_closed_output_is_no_error_and_a_full_one_is() {
     let out = run(writer.into());
     assert_eq!((out.status.code(), text(&out.stderr)), (Some(0), ""));
 }
+
+/// Installed under another name, as a link.
+fn as_program(name: &str, socket: &Path, words: &[&str], stdin: &str) -> Output {
+    let mut child = Command::new(env!("CARGO_BIN_EXE_lvsctl"))
+        .arg0(name)
+        .env("LVSD_SOCKET", socket)
+        .args(words)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    child.wait_with_output().unwrap()
+}
+
+#[test]
+fn under_ipvsadms_names_it_is_those_programs() {
+    let folder = Folder::new();
+    serve_on(&folder.socket(), Arc::new(Memory::default()));
+    let ask = |name, words: &[&str], stdin| as_program(name, &folder.socket(), words, stdin);
+    let out = ask("/sbin/ipvsadm", &["-A", "-t", "192.0.2.1:80"], "");
+    assert!(out.status.success(), "{out:?}");
+    let out = ask("ipvsadm-save", &["-n"], "");
+    assert_eq!(out.stdout, b"-A -t 192.0.2.1:80 -s wlc\n");
+    // lvsctl's own words are no commands of ipvsadm
+    for words in [&["status"][..], &["--socket", "/x", "-Ln"]] {
+        assert_eq!(ask("ipvsadm", words, "").status.code(), Some(255), "{words:?}");
+    }
+    // what is not understood empties no table
+    let out = ask("ipvsadm-restore", &["--bogus"], "-A -t 192.0.2.9:80\n");
+    assert_eq!(out.status.code(), Some(2), "{out:?}");
+    assert_eq!(ask("ipvsadm-save", &["-n"], "").stdout, b"-A -t 192.0.2.1:80 -s wlc\n");
+    let out = ask("ipvsadm-restore", &[], "-A -t 192.0.2.2:80 -s rr\n");
+    assert!(out.status.success(), "{out:?}");
+    assert_eq!(ask("ipvsadm-save", &["-n"], "").stdout, b"-A -t 192.0.2.2:80 -s rr\n");
+}

@@ -42,6 +42,7 @@ mod daemon;
 mod datapaths;
 mod http;
 mod icmp;
+mod keepalived;
 mod life;
 mod live;
 mod not_ours;

@@ -32,6 +32,11 @@ pub(crate) fn nft_ready() -> bool {
     ready() && decide(READY.get_or_init(look_for_nft))
 }
 
+/// Whether the machine has a program that only some tests need.
+pub(crate) fn has(program: &'static str) -> bool {
+    decide(&find(program).map(|_| ()))
+}
+
 fn decide(found: &Result<(), String>) -> bool {
     let Err(why) = found else { return true };
     assert!(!in_ci(), "cannot run here, and CI=true allows no skipping: {why}");
