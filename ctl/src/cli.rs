@@ -18,6 +18,9 @@ struct Cli {
     /// The daemon's socket; must come before the command
     #[arg(long, value_name = "PATH", env = "LVSD_SOCKET", default_value = DEFAULT_SOCKET, hide_env_values = true)]
     socket: PathBuf,
+    /// Listings (-L, status, schedulers, sysctl) as JSON; must come before the command
+    #[arg(long)]
+    json: bool,
     #[command(subcommand)]
     sub: Option<Sub>,
 }
@@ -185,6 +188,8 @@ pub struct Check {
 pub struct Invocation {
     /// The daemon's socket.
     pub socket: PathBuf,
+    /// Whether listings are to be JSON.
+    pub json: bool,
     /// A subcommand, or else...
     pub sub: Option<Sub>,
     /// ...words of ipvsadm's grammar.
@@ -233,7 +238,12 @@ impl Invocation {
     /// Words of ipvsadm's grammar and nothing else; the daemon's socket is the environment's, or the usual one.
     pub fn of_ipvsadm(words: Vec<String>) -> Invocation {
         let socket = std::env::var_os("LVSD_SOCKET").filter(|s| !s.is_empty());
-        Invocation { socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from), sub: None, words }
+        Invocation {
+            socket: socket.map_or_else(|| DEFAULT_SOCKET.into(), PathBuf::from),
+            json: false,
+            sub: None,
+            words,
+        }
     }
 
     /// Takes the words after the program's name apart: leading `--socket`, then a subcommand or ipvsadm's grammar.
@@ -245,6 +255,7 @@ impl Invocation {
         while let Some(word) = args.get(own) {
             match word.as_str() {
                 "--socket" => own = (own + 2).min(args.len()),
+                "--json" => own += 1,
                 word if word.starts_with("--socket=") => own += 1,
                 _ => break,
             }
@@ -254,7 +265,7 @@ impl Invocation {
         let (clap, words) = if ours { (args, &[][..]) } else { (globals, rest) };
         let words_of_clap = std::iter::once("lvsctl").chain(clap.iter().map(String::as_str));
         let cli = Cli::try_parse_from(words_of_clap).map_err(|e| ClapAnswer(Box::new(e)))?;
-        Ok(Invocation { socket: cli.socket, sub: cli.sub, words: words.to_vec() })
+        Ok(Invocation { socket: cli.socket, json: cli.json, sub: cli.sub, words: words.to_vec() })
     }
 }
 
@@ -270,14 +281,15 @@ pub struct OwnWord {
 /// Options that come before the command.
 pub fn own_options() -> Vec<OwnWord> {
     let cli = Cli::command();
-    let options = cli.get_arguments().filter_map(|arg| {
-        let value = arg.get_value_names().and_then(|names| names.first())?;
-        Some(OwnWord {
-            usage: format!("--{} {value}", arg.get_long()?),
-            doc: format!(
-                "{}. Default: the environment's LVSD_SOCKET, else {DEFAULT_SOCKET}.",
-                arg.get_help()?
-            ),
+    let options = cli.get_arguments().filter(|arg| arg.get_id() != "help").filter_map(|arg| {
+        let (long, help) = (arg.get_long()?, arg.get_help()?);
+        let value = arg.get_value_names().and_then(|names| names.first());
+        Some(match value.filter(|_| arg.get_action().takes_values()) {
+            Some(value) => OwnWord {
+                usage: format!("--{long} {value}"),
+                doc: format!("{help}. Default: the environment's LVSD_SOCKET, else {DEFAULT_SOCKET}."),
+            },
+            None => OwnWord { usage: format!("--{long}"), doc: format!("{help}.") },
         })
     });
     options.collect()
@@ -411,7 +423,8 @@ mod tests {
 
     #[test]
     fn own_words_are_told() {
-        assert_eq!(own_options().len(), 1);
+        assert_eq!(own_options().len(), 2);
+        assert_eq!(own_options()[1].usage, "--json");
         assert_eq!(own_options()[0].usage, "--socket PATH");
         let subs = own_subcommands();
         let usages: Vec<&str> = subs.iter().map(|s| s.usage.as_str()).collect();

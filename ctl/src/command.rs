@@ -72,6 +72,14 @@ pub enum Command {
 }
 
 impl Command {
+    /// Whether it prints a listing, and changes nothing.
+    pub fn lists(&self) -> bool {
+        matches!(
+            self,
+            Command::List(..) | Command::ListConns { .. } | Command::ListTimeouts | Command::ListDaemons
+        )
+    }
+
     /// What the command line means.
     ///
     /// # Errors

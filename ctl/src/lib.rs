@@ -92,7 +92,7 @@ pub fn run(args: &[String], io: &mut Io<'_>, names: &dyn Names, connect: &mut Co
 }
 
 fn carry_out(invocation: &Invocation, io: &mut Io<'_>, names: &dyn Names, connect: &mut Connect<'_>) -> i32 {
-    let mut session = Session::new(&invocation.socket, names, connect);
+    let mut session = Session::new(invocation, names, connect);
     let done = match &invocation.sub {
         Some(sub) => session.subcommand(sub, io.stdout),
         None => session.ipvsadm(&invocation.words, io),

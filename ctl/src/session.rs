@@ -14,14 +14,14 @@ use ipvs_netlink::{
 };
 
 use crate::Io;
-use crate::cli::{Datapath, Sub};
+use crate::cli::{Datapath, Invocation, Sub};
 use crate::command::{self, Command};
 use crate::error::{CliError, EXIT_OK, EXIT_USAGE};
 use crate::grammar::Cmd;
 use crate::help::{VERSION_LINE, print_help_into};
 use crate::lowargs::LowArgs;
 use crate::names::{Names, NoNames};
-use crate::print::{self, Format};
+use crate::print::{self, Format, json};
 
 /// Somebody who answers requests: the daemon behind its socket, or a model in a test.
 pub trait Client {
@@ -65,19 +65,31 @@ impl From<io::Error> for Failure {
 /// A run's connection and names.
 pub(crate) struct Session<'a, 'c> {
     socket: &'a Path,
+    json: bool,
     names: &'a dyn Names,
     connect: &'a mut Connect<'c>,
     client: Option<Box<dyn Client + 'c>>,
 }
 
 impl<'a, 'c> Session<'a, 'c> {
-    pub(crate) fn new(socket: &'a Path, names: &'a dyn Names, connect: &'a mut Connect<'c>) -> Self {
-        Session { socket, names, connect, client: None }
+    pub(crate) fn new(
+        invocation: &'a Invocation,
+        names: &'a dyn Names,
+        connect: &'a mut Connect<'c>,
+    ) -> Self {
+        let Invocation { socket, json, .. } = invocation;
+        Session { socket, json: *json, names, connect, client: None }
     }
 
     /// A command line of ipvsadm's grammar.
     pub(crate) fn ipvsadm(&mut self, words: &[String], io: &mut Io<'_>) -> Result<i32, Failure> {
         let (command, note) = self.command(words)?;
+        if self.json && !command.lists() {
+            return Err(CliError::usage(
+                "--json is for listings (-L and its kinds), which this command is not",
+            )
+            .into());
+        }
         if matches!(command, Command::Restore) {
             return self.restore(io);
         }
@@ -91,6 +103,11 @@ impl<'a, 'c> Session<'a, 'c> {
 
     /// One of lvsctl's own subcommands.
     pub(crate) fn subcommand(&mut self, sub: &Sub, out: &mut dyn Write) -> Result<i32, Failure> {
+        if self.json && !matches!(sub, Sub::Status { .. } | Sub::Schedulers | Sub::Sysctl { .. }) {
+            return Err(
+                CliError::usage("--json is for status, schedulers, sysctl and ipvsadm's listings").into()
+            );
+        }
         match sub {
             Sub::Status { nonzero } => self.status(*nonzero, out)?,
             Sub::Schedulers => self.print_schedulers(out)?,
@@ -187,6 +204,15 @@ impl<'a, 'c> Session<'a, 'c> {
             }
         })
         .map_err(listing)?;
+        if self.json {
+            let version = info.map(|i: ipvs_netlink::Info| {
+                let [_, major, minor, patch] = i.version.to_be_bytes();
+                serde_json::json!({ "version": format!("{major}.{minor}.{patch}"), "size": i.conn_tab_size })
+            });
+            let mut list = json::List::begin(out, &version.unwrap_or_default(), "services")?;
+            self.each_service(format, &mut |service, dests| list.item(&json::service(service, dests)))?;
+            return Ok(list.end()?);
+        }
         if let Some(info) = info {
             print::print_version_into(out, &info)?;
         }
@@ -204,6 +230,10 @@ impl<'a, 'c> Session<'a, 'c> {
         })
         .map_err(|e| explained(Cmd::List, e, |_| key_text(key)))?;
         let dests = self.dests(key, format)?;
+        if self.json {
+            let all: Vec<_> = services.iter().map(|s| json::service(s, &dests)).collect();
+            return Ok(json::print_into(out, &serde_json::json!({ "services": all }))?);
+        }
         print::print_titles_into(out, format.view)?;
         for service in &services {
             print_block_into(out, service, &dests, format, self.names)?;
@@ -212,6 +242,18 @@ impl<'a, 'c> Session<'a, 'c> {
     }
 
     fn list_conns(&mut self, format: Format, pe: bool, out: &mut dyn Write) -> Result<(), Failure> {
+        if self.json {
+            let mut list = json::List::begin(out, &serde_json::Value::Null, "connections")?;
+            let mut written = Ok(());
+            self.ask(&Request::DumpConns, &mut |reply| {
+                if let (Reply::Conn(conn), Ok(())) = (reply, &written) {
+                    written = list.item(&json::conn(&conn));
+                }
+            })
+            .map_err(listing)?;
+            written?;
+            return Ok(list.end()?);
+        }
         let names = self.names;
         let mut written = Ok(());
         let mut titles = false;
@@ -240,6 +282,7 @@ impl<'a, 'c> Session<'a, 'c> {
         })
         .map_err(listing)?;
         match timeouts {
+            Some(timeouts) if self.json => Ok(json::print_into(out, &json::timeouts(&timeouts))?),
             Some(timeouts) => Ok(print::print_timeouts_into(out, &timeouts)?),
             None => {
                 Err(listing(Unanswered::Broken("the daemon's answer lacks the timeouts".to_owned())).into())
@@ -255,6 +298,10 @@ impl<'a, 'c> Session<'a, 'c> {
             }
         })
         .map_err(listing)?;
+        if self.json {
+            let all: Vec<_> = daemons.iter().map(json::daemon).collect();
+            return Ok(json::print_into(out, &serde_json::json!({ "daemons": all }))?);
+        }
         for daemon in &daemons {
             print::print_daemon_into(out, daemon)?;
         }

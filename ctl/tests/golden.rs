@@ -323,3 +323,51 @@ fn a_prefix_length_as_an_ipv4_mask_is_remarked_on() {
     }
     good(&shell, "-A -t [2001:db8::1]:80 -s rr -p -M 24", "");
 }
+
+/// What a listing says as JSON.
+fn json(shell: &Shell<'_>, line: &str) -> serde_json::Value {
+    let text = good(shell, &format!("--json {line}"), "");
+    serde_json::from_str(&text).unwrap_or_else(|e| panic!("{line}: {e}: {text}"))
+}
+
+#[test]
+fn listings_are_told_as_json() {
+    let memory = Memory::default();
+    let shell = Shell::over(&memory);
+    assert_eq!(json(&shell, "-L")["services"], serde_json::json!([]), "nothing is a list, too");
+    good(&shell, "-R", TABLE);
+    good(&shell, "--start-daemon master --mcast-interface d0 --syncid 7", "");
+    let key = ServiceKey::Addr { protocol: 6, addr: [10, 0, 0, 1].into(), port: 80 };
+    memory.set_service_stats(&key, Stats { conns: 5, in_bytes: 1 << 60, ..Stats::default() }).unwrap();
+
+    let all = json(&shell, "-L");
+    assert_eq!((all["version"].as_str(), all["size"].as_u64()), (Some("1.2.1"), Some(4096)));
+    let services = all["services"].as_array().unwrap();
+    assert_eq!(services.len(), 7);
+    let http = services.iter().find(|s| s["port"] == 80).unwrap();
+    assert_eq!((http["protocol"].as_str(), http["address"].as_str()), (Some("TCP"), Some("10.0.0.1")));
+    assert_eq!(http["persistence"]["timeout_seconds"], 360);
+    assert_eq!(http["stats"]["in_bytes"].as_u64(), Some(1 << 60), "exact");
+    let tunnel = &http["destinations"][4];
+    assert_eq!((tunnel["method"].as_str(), tunnel["tunnel"]["type"].as_str()), (Some("tunnel"), Some("gue")));
+    assert_eq!(
+        (tunnel["tunnel"]["port"].as_u64(), tunnel["tunnel"]["remote_checksum"].as_bool()),
+        (Some(5555), Some(true))
+    );
+    let mark = services.iter().find(|s| s["fwmark"] == 9 && s["family"] == "ipv4").unwrap();
+    assert_eq!(mark["scheduler_flags"], serde_json::json!(["flag-1", "flag-3"]));
+    assert_eq!(json(&shell, "-L -t 10.0.0.1:80")["services"][0], *http);
+    assert_eq!(json(&shell, "-L --timeout")["tcp_fin_seconds"], 120);
+    assert_eq!(json(&shell, "-L --daemon")["daemons"][0]["sync_id"], 7);
+    assert_eq!(json(&shell, "-L -c")["connections"], serde_json::json!([]));
+    assert!(json(&shell, "sysctl").as_object().unwrap().contains_key("expire_nodest_conn"));
+    assert_eq!(json(&shell, "schedulers")["schedulers"].as_array().map(Vec::is_empty), Some(false));
+    assert!(json(&shell, "status")["counters"].is_object());
+    // what is no listing is not carried out
+    for line in ["--json -S", "--json -C", "--json -A -t 10.0.0.9:1", "--json -h"] {
+        let outcome = ask(&shell, line, "");
+        assert_eq!(outcome.code, 2, "{line}");
+        assert!(outcome.stderr.starts_with("--json is for listings"), "{}", outcome.stderr);
+    }
+    assert_eq!(good(&shell, "-Sn", ""), TABLE);
+}

@@ -4,6 +4,7 @@
 //! `tests/golden/a-cli.txt`. Trailing blanks are part of the format.
 
 mod conns;
+pub mod json;
 mod rules;
 mod services;
 mod sort;

@@ -6,7 +6,7 @@ use ipvs_netlink::{Errno, Reply, Request, SchedulerInfo, Sysctl};
 
 use super::{Failure, Session, Unanswered, listing};
 use crate::error::{CliError, EXIT_LIST};
-use crate::print::status;
+use crate::print::{json, status};
 
 /// Prefix of the kernel's names.
 const SYSCTL_PREFIX: &str = "net.ipv4.vs.";
@@ -36,6 +36,10 @@ impl Session<'_, '_> {
                 counters.push(c);
             }
         })?;
+        let wanted = counters.iter().filter(|c| c.value != 0 || !nonzero);
+        if self.json {
+            return Ok(json::print_into(out, &json::status(overview.as_ref(), &notices, &queues, wanted))?);
+        }
         if let Some(overview) = &overview {
             status::print_overview_into(out, overview)?;
         }
@@ -43,7 +47,7 @@ impl Session<'_, '_> {
             writeln!(out, "notice: {}", notice.text)?;
         }
         status::print_queues_into(out, &queues)?;
-        for counter in counters.iter().filter(|c| c.value != 0 || !nonzero) {
+        for counter in wanted {
             writeln!(out, "{} {}", counter.name, counter.value)?;
         }
         Ok(())
@@ -51,6 +55,10 @@ impl Session<'_, '_> {
 
     /// The schedulers that the daemon has, one a line.
     pub(super) fn print_schedulers(&mut self, out: &mut dyn Write) -> Result<(), Failure> {
+        if self.json {
+            let all: Vec<_> = self.schedulers()?.iter().map(json::scheduler).collect();
+            return Ok(json::print_into(out, &serde_json::json!({ "schedulers": all }))?);
+        }
         for s in self.schedulers()? {
             writeln!(out, "{:<8} {}", s.name, s.description)?;
         }
@@ -96,6 +104,9 @@ impl Session<'_, '_> {
             }
         })
         .map_err(|e| refused(e, name.unwrap_or_default(), None))?;
+        if self.json {
+            return Ok(json::print_into(out, &json::sysctls(&settings))?);
+        }
         for s in &settings {
             writeln!(out, "{SYSCTL_PREFIX}{} = {}", s.name, s.value)?;
         }
