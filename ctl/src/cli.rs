@@ -5,8 +5,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 
 use clap::error::ErrorKind;
-use clap::{Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
+use clap::{ArgAction, Args, Command, CommandFactory, Parser, Subcommand, ValueEnum};
 
+use crate::completions::Shell;
 use crate::error::{EXIT_OK, EXIT_USAGE};
 
 /// Where lvsd listens unless told otherwise.
@@ -56,6 +57,17 @@ pub enum Sub {
     /// Prepare this machine as a real server; no daemon is asked
     #[command(subcommand)]
     Realserver(RealServer),
+    /// Print what a shell needs to complete lvsctl's words; no daemon is asked
+    Completions {
+        /// bash, zsh or fish
+        #[arg(value_name = "SHELL", value_enum)]
+        shell: Shell,
+    },
+}
+
+/// clap's part of the command line.
+pub(crate) fn definition() -> Command {
+    Cli::command()
 }
 
 /// What lvsctl does with a data plane that was left.
@@ -315,7 +327,10 @@ fn own_word(parent: &str, sub: &Command) -> OwnWord {
     for arg in sub.get_arguments().filter(|a| a.get_id() != "help") {
         let value = arg.get_value_names().and_then(|names| names.first());
         let Some(long) = arg.get_long() else {
-            usage.extend(value.map(|v| format!(" [{v}]...")));
+            let more = if matches!(arg.get_action(), ArgAction::Append) { "..." } else { "" };
+            usage.extend(value.map(|v| {
+                if arg.is_required_set() { format!(" {v}{more}") } else { format!(" [{v}]{more}") }
+            }));
             continue;
         };
         let several = if arg.get_num_args().is_some_and(|n| n.max_values() > 1) { "..." } else { "" };
@@ -434,7 +449,7 @@ mod tests {
                 "status [--nonzero]",
                 "schedulers",
                 "sysctl [NAME[=VALUE]]...",
-                "exec [PROGRAM]...",
+                "exec PROGRAM...",
                 "datapath off [--pin-dir DIR]",
                 "realserver setup --vip ADDR... [--mode MODE] [--dev IF] [--kernel-tunnel] [--no-advmss] [--pin-dir DIR] \
                  [--record FILE] [--dry-run]",
@@ -442,6 +457,7 @@ mod tests {
                  [--port PORT...] [--json]",
                 "realserver undo [--record FILE]",
                 "realserver decap --dev IF [--off] [--pin-dir DIR]",
+                "completions SHELL",
             ]
         );
         assert!(subs[8].doc.contains(DEFAULT_PIN_DIR), "{}", subs[7].doc);

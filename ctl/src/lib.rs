@@ -9,6 +9,7 @@
 
 pub mod cli;
 pub mod command;
+pub mod completions;
 pub mod error;
 pub mod grammar;
 pub mod help;

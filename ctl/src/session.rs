@@ -112,6 +112,7 @@ impl<'a, 'c> Session<'a, 'c> {
             Sub::Status { nonzero } => self.status(*nonzero, out)?,
             Sub::Schedulers => self.print_schedulers(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,
+            Sub::Completions { shell } => crate::completions::print_into(out, *shell)?,
             Sub::Exec { words } => return Err(exec::exec(self.socket, words).into()),
             Sub::Datapath(Datapath::Off { pin_dir }) => datapath::off(self.socket, pin_dir.as_deref(), out)?,
             Sub::Realserver(command) => return server::realserver(command, out),

@@ -237,3 +237,22 @@ fn under_ipvsadms_names_it_is_those_programs() {
     let rules = b"-A -t 192.0.2.2:80 -s rr\n-A -t 192.0.2.5:80 -s rr\n";
     assert_eq!(ask("ipvsadm-save", &["-n"], "").stdout, rules);
 }
+
+#[test]
+fn bash_completes_what_is_there() {
+    let lvsctl = env!("CARGO_BIN_EXE_lvsctl");
+    let complete = |words: &str| {
+        let last = words.split(' ').count() - 1;
+        let script = format!(
+            "source <({lvsctl} completions bash); COMP_WORDS=({words}); COMP_CWORD={last}; \
+             _lvsctl lvsctl \"${{COMP_WORDS[{last}]}}\" \"${{COMP_WORDS[{last}-1]}}\"; printf '%s ' \"${{COMPREPLY[@]}}\""
+        );
+        let out = Command::new("bash").args(["-c", &script]).output().unwrap();
+        assert!(out.status.success() && out.stderr.is_empty(), "{out:?}");
+        String::from_utf8(out.stdout).unwrap().trim_end().to_owned()
+    };
+    assert_eq!(complete("lvsctl --add-se"), "--add-service --add-server");
+    assert_eq!(complete("lvsctl --persistent-"), "--persistent-conn");
+    assert_eq!(complete("lvsctl stat"), "status");
+    assert_eq!(complete("lvsctl status --non"), "--nonzero");
+}
