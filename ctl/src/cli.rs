@@ -51,6 +51,12 @@ pub enum Sub {
         #[arg(value_name = "PROGRAM", required = true, trailing_var_arg = true, allow_hyphen_values = true)]
         words: Vec<String>,
     },
+    /// Carry out commands from standard input, one a line, as -R does
+    Restore {
+        /// Pass over lines that fail, and comments, and carry the rest out; the exit status is that of the first failure
+        #[arg(long)]
+        keep_going: bool,
+    },
     /// The data plane in the kernel that outlives the daemon; no daemon is asked
     #[command(subcommand)]
     Datapath(Datapath),
@@ -450,6 +456,7 @@ mod tests {
                 "schedulers",
                 "sysctl [NAME[=VALUE]]...",
                 "exec PROGRAM...",
+                "restore [--keep-going]",
                 "datapath off [--pin-dir DIR]",
                 "realserver setup --vip ADDR... [--mode MODE] [--dev IF] [--kernel-tunnel] [--no-advmss] [--pin-dir DIR] \
                  [--record FILE] [--dry-run]",
@@ -460,7 +467,7 @@ mod tests {
                 "completions SHELL",
             ]
         );
-        assert!(subs[8].doc.contains(DEFAULT_PIN_DIR), "{}", subs[7].doc);
+        assert!(subs[9].doc.contains(DEFAULT_PIN_DIR), "{}", subs[7].doc);
         assert!(subs.iter().all(|s| s.doc.len() > 5));
     }
 }

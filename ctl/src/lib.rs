@@ -105,7 +105,7 @@ pub fn run(args: &[String], io: &mut Io<'_>, names: &dyn Names, connect: &mut Co
 fn carry_out(invocation: &Invocation, io: &mut Io<'_>, names: &dyn Names, connect: &mut Connect<'_>) -> i32 {
     let mut session = Session::new(invocation, names, connect);
     let done = match &invocation.sub {
-        Some(sub) => session.subcommand(sub, io.stdout),
+        Some(sub) => session.subcommand(sub, io),
         None => session.ipvsadm(&invocation.words, io),
     };
     let done = done.and_then(|code| io.stdout.flush().map(|()| code).map_err(Failure::from));

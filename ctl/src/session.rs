@@ -91,7 +91,7 @@ impl<'a, 'c> Session<'a, 'c> {
             .into());
         }
         if matches!(command, Command::Restore) {
-            return self.restore(io);
+            return self.restore(io, false);
         }
         self.execute(&command, io.stdout)?;
         if let Some(note) = note {
@@ -102,13 +102,18 @@ impl<'a, 'c> Session<'a, 'c> {
     }
 
     /// One of lvsctl's own subcommands.
-    pub(crate) fn subcommand(&mut self, sub: &Sub, out: &mut dyn Write) -> Result<i32, Failure> {
+    pub(crate) fn subcommand(&mut self, sub: &Sub, io: &mut Io<'_>) -> Result<i32, Failure> {
         if self.json && !matches!(sub, Sub::Status { .. } | Sub::Schedulers | Sub::Sysctl { .. }) {
             return Err(
                 CliError::usage("--json is for status, schedulers, sysctl and ipvsadm's listings").into()
             );
         }
+        if let Sub::Restore { keep_going } = sub {
+            return self.restore(io, *keep_going);
+        }
+        let out = &mut *io.stdout;
         match sub {
+            Sub::Restore { .. } => {}
             Sub::Status { nonzero } => self.status(*nonzero, out)?,
             Sub::Schedulers => self.print_schedulers(out)?,
             Sub::Sysctl { settings } => self.sysctl(settings, out)?,

@@ -371,3 +371,27 @@ fn listings_are_told_as_json() {
     }
     assert_eq!(good(&shell, "-Sn", ""), TABLE);
 }
+
+#[test]
+fn a_restore_that_keeps_going_carries_out_all_that_can_be() {
+    let memory = Memory::default();
+    let shell = Shell::over(&memory);
+    let lines = "# saved\n-A -t 10.0.0.1:80 -s rr\n-A -t 10.0.0.1:99999\n-a -t 10.0.0.9:80 -r 10.1.0.1\n\nbogus\n\
+                 -a -t 10.0.0.1:80 -r 10.1.0.1 -m\n";
+    let outcome = ask(&shell, "restore --keep-going", lines);
+    let errors: Vec<&str> = outcome.stderr.lines().collect();
+    assert_eq!((outcome.code, errors.len()), (2, 3), "the first failure's status: {errors:?}");
+    for (error, begins) in
+        errors.iter().zip(["line 3: illegal virtual", "line 4: Service not defined", "line 6: bogus"])
+    {
+        assert!(error.starts_with(begins), "{error}");
+    }
+    let table = "-A -t 10.0.0.1:80 -s rr\n-a -t 10.0.0.1:80 -r 10.1.0.1:80 -m -w 1\n";
+    assert_eq!(good(&shell, "-Sn", ""), table);
+    // without it, it ends where ipvsadm does
+    good(&shell, "-C", "");
+    let outcome = ask(&shell, "restore", "-A -t 10.0.0.1:99999\n-A -t 10.0.0.2:80\n");
+    assert_eq!((outcome.code, good(&shell, "-Sn", "").as_str()), (2, ""));
+    good(&shell, "restore", table);
+    assert_eq!(good(&shell, "-Sn", ""), table);
+}

@@ -14,7 +14,9 @@ impl Session<'_, '_> {
     /// Carries out the lines of standard input. The status is the last line's. What the daemon refuses and an unknown
     /// option are told and passed over; a wrong value, and a line without a command (comments are such lines), end it.
     /// Blank lines do nothing; a leading word `ipvsadm` or `lvsctl` is dropped.
-    pub(super) fn restore(&mut self, io: &mut Io<'_>) -> Result<i32, Failure> {
+    ///
+    /// To keep going is to pass over whatever fails, and comments, too; the status is then that of the first failure.
+    pub(super) fn restore(&mut self, io: &mut Io<'_>, keep_going: bool) -> Result<i32, Failure> {
         let mut status = EXIT_OK;
         let mut number: u64 = 0;
         loop {
@@ -27,11 +29,17 @@ impl Session<'_, '_> {
                 [program, rest @ ..] if program == "ipvsadm" || program == "lvsctl" => rest,
                 all => all,
             };
+            if keep_going && words.first().is_some_and(|w| w.starts_with('#')) {
+                continue;
+            }
             match self.line(number, words, io) {
+                Ok(_) if keep_going => {}
                 Ok(Next::Line) => status = EXIT_OK,
                 Ok(Next::Stop) => return Ok(EXIT_OK),
-                Err(Failure::Command(e)) if e.carries_on => {
-                    status = e.code;
+                Err(Failure::Command(e)) if e.carries_on || keep_going => {
+                    if status == EXIT_OK || !keep_going {
+                        status = e.code;
+                    }
                     report(io.stderr, &numbered(e));
                 }
                 Err(Failure::Command(e)) => return Err(numbered(e).into()),
