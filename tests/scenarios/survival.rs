@@ -89,9 +89,12 @@ impl Site {
         self.lab.d().connections().into_iter().map(|c| (c.source, c.destination)).collect()
     }
 
-    fn resets(&self) -> Capture<u8> {
+    /// Resets that the client gets or sends, by its address.
+    fn resets(&self) -> Capture<SocketAddr> {
         Capture::start(&self.lab.client, |f| {
-            decode(f).filter(|p| p.protocol == TCP && p.tcp_flags & RST != 0).map(|p| p.tcp_flags)
+            let p = decode(f).filter(|p| p.protocol == TCP && p.tcp_flags & RST != 0)?;
+            let (from, to) = (SocketAddr::new(p.from, p.from_port), SocketAddr::new(p.to, p.to_port));
+            Some(if p.from_port == PORT { to } else { from })
         })
     }
 }
@@ -157,11 +160,14 @@ fn goes_on(mode: Mode, end: impl FnOnce(Lvsd)) {
         let states: Vec<String> = site.lab.d().connections().into_iter().map(|c| c.state).collect();
         (states.iter().filter(|s| *s == "ESTABLISHED").count() == all.len()).then_some(())
     });
+    // a server resets a FIN that came twice, which it does where the way of the first was slow; of an open connection there is nothing
+    // to reset
+    let open: Vec<SocketAddr> = all.iter().map(|c| c.socket().local_addr().expect("an address")).collect();
+    resets.look(|seen| assert!(!seen.iter().any(|client| open.contains(client)), "{seen:?} were reset"));
     drop(all);
     until("a FIN has taken its connection back", secs(10), || {
         (site.lab.d().counter("tier_back") > 0).then_some(())
     });
-    resets.look(|seen| assert!(seen.is_empty(), "{} resets", seen.len()));
 }
 
 #[test]
