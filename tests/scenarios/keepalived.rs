@@ -30,6 +30,23 @@ struct Site {
     lab: Lab,
 }
 
+impl Drop for Site {
+    /// keepalived ends its checker when it is told to end; killed, it would leave that behind.
+    fn drop(&mut self) {
+        if self.keepalived.ended().is_some() {
+            return;
+        }
+        self.keepalived.signal(Signal::TERM);
+        let ended = crate::wait::within(secs(10), || self.keepalived.ended());
+        let checker = std::fs::read_to_string(self.lab.dir.join("checkers.pid"));
+        if let (None, Some(pid)) = (ended, checker.ok().and_then(|t| t.trim().parse().ok())) {
+            // its number, as it wrote it down itself; if it is gone, there is nothing to kill
+            let _ = rustix::process::Pid::from_raw(pid)
+                .map(|pid| rustix::process::kill_process(pid, Signal::KILL));
+        }
+    }
+}
+
 impl Site {
     fn new() -> Option<Site> {
         if !probe::ready() || !probe::has("keepalived") {
