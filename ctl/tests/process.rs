@@ -68,16 +68,15 @@ fn answer(client: &OwnedFd, backend: &dyn Backend) {
 }
 
 fn lvsctl(socket: &Path, words: &[&str], stdin: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lvsctl"))
-        .arg("--socket")
-        .arg(socket)
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    child.stdin.take().unwrap().write_all(stdin.as_bytes()).unwrap();
+    output(Command::new(env!("CARGO_BIN_EXE_lvsctl")).arg("--socket").arg(socket).args(words), stdin)
+}
+
+fn output(command: &mut Command, stdin: &str) -> Output {
+    let piped = command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = piped.spawn().unwrap();
+    // who refuses its words may have ended before it reads
+    let written = child.stdin.take().unwrap().write_all(stdin.as_bytes());
+    assert!(written.is_ok() || written.is_err_and(|e| e.kind() == ErrorKind::BrokenPipe));
     child.wait_with_output().unwrap()
 }
 
@@ -196,19 +195,8 @@ fn a_closed_output_is_no_error_and_a_full_one_is() {
 
 /// Installed under another name, as a link.
 fn as_program(name: &str, socket: &Path, words: &[&str], stdin: &str) -> Output {
-    let mut child = Command::new(env!("CARGO_BIN_EXE_lvsctl"))
-        .arg0(name)
-        .env("LVSD_SOCKET", socket)
-        .args(words)
-        .stdin(Stdio::piped())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
-        .spawn()
-        .unwrap();
-    // who refuses its words may have ended before it reads
-    let written = child.stdin.take().unwrap().write_all(stdin.as_bytes());
-    assert!(written.is_ok() || written.is_err_and(|e| e.kind() == ErrorKind::BrokenPipe));
-    child.wait_with_output().unwrap()
+    let mut command = Command::new(env!("CARGO_BIN_EXE_lvsctl"));
+    output(command.arg0(name).env("LVSD_SOCKET", socket).args(words), stdin)
 }
 
 #[test]
